@@ -21,7 +21,7 @@ VLLM_PYTHON = $(CURDIR)/$(VLLM_VENV)/bin/python
 VLLM_ENV = $(VLLM_READY)
 endif
 
-.PHONY: help demo test test-slow first-hour fuzz planted newest bench bench-gpu test-gpu test-vllm test-ray test-real vllm-env lint types wheel docs house models results plots clean
+.PHONY: help demo test test-slow first-hour fuzz planted newest bench bench-gpu test-gpu test-vllm test-ray test-real vllm-env lint types wheel docs layers models results plots clean
 
 # The first target is the one of `make` alone, which must install and train nothing.
 help:  ## these targets, and what each is for
@@ -95,8 +95,8 @@ docs: $(READY)  ## site/, the documentation as a site, with a reference of the c
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/python -m mkdocs build
 	@echo "to read it with a search: $(VENV)/bin/python -m http.server -d site"
 
-house: $(READY)  ## docs/house.svg, drawn from the table in tests/test_house.py
-	$(VENV)/bin/python docs/house.py
+layers: $(READY)  ## docs/layers.svg, drawn from the table in tests/test_layers.py
+	$(VENV)/bin/python docs/layers.py
 
 models: $(READY)  ## docs/models.md, the table of model families, from what the tests try
 	$(OFFLINE) $(VENV)/bin/python tests/helpers/families.py

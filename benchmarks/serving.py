@@ -400,12 +400,12 @@ async def measure(
     """Return everything that is measured on the servers."""
     import httpx2 as httpx
 
-    from lovec.engines import VllmServer
+    from lovec.engines import RemoteVllm
     from lovec.taggers import open_session
 
     bare = addresses["bare"]
     questions = questions_of(flags)
-    with open_session(str(model), engine=VllmServer(f"{bare}/v1")) as session:
+    with open_session(str(model), engine=RemoteVllm(f"{bare}/v1")) as session:
         prompts, stop_ids = [session.encoder.prompt(question) for question in questions], session.encoder.stop_ids
     limits = httpx.Limits(max_connections=128, max_keepalive_connections=64)
     async with httpx.AsyncClient(timeout=600, limits=limits) as client:

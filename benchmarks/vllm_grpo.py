@@ -49,7 +49,7 @@ ENGINES: dict[str, tuple[str, ...]] = {
         "--model.engine.block_size=32",
         "--model.engine.enforce_eager=true",
     ),
-    "vLLM server": ("--model.engine=lovec.engines.VllmServer",),
+    "vLLM server": ("--model.engine=lovec.engines.RemoteVllm",),
 }
 SERVER = "--enable-lora --max-lora-rank 16 --max-loras 1 --max-cpu-loras 2 --block-size 32 --dtype float32"
 SERVER += " --enforce-eager --logprobs-mode processed_logprobs --enable-prompt-tokens-details"

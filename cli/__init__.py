@@ -17,7 +17,7 @@ from itertools import pairwise
 from signal import SIGINT, Signals
 from types import FunctionType
 
-from lovec.imports import without_collection
+from lovec.imports import gc_paused
 from lovec.plugins import plugins
 from lovec.progress import EVERY, Heartbeat, quiet
 from lovec.signals import Terminated, terminating
@@ -143,7 +143,7 @@ def run(args: list[str], alone: bool = False) -> int:
         return 0
     if training or command in ("sweep", "tag", "serve", "label", "calibrate", "export"):
         import_module(".preflight", __name__).check_words(command, rest)
-    with without_collection(), at_work(command, rest) if training else nullcontext():
+    with gc_paused(), at_work(command, rest) if training else nullcontext():
         module = import_module(".training" if training else f".{command}", __name__)
         if alone:
             gc.freeze()

@@ -242,7 +242,7 @@ def saved_recipe(checkpoint: Path, command: str, recipes: Sequence[Recipe], flag
         flags: its flags.
 
     Raises:
-        LovecError: there is no such file, it is no checkpoint, or its recipe is broken.
+        LovecError: there is no such file, it is not a checkpoint, or its recipe is broken.
         UsageError: settings that say what is trained or measured are not taken from a checkpoint, and the command line
             does not set them.
     """
@@ -306,7 +306,7 @@ def read_recipe(path: Path) -> Recipe:
     """Read the file of a recipe.
 
     Raises:
-        UsageError: it is no YAML, or holds something else than settings.
+        UsageError: it is not YAML, or holds something else than settings.
     """
     try:
         recipe = yaml.safe_load(path.read_text(encoding="utf-8"))

@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lovec.answers import untag
 from lovec.datasets.layouts import read_any
 from lovec.datasets.rows import check_rows
 from lovec.files import check_adapter_folder, check_output
@@ -19,8 +18,8 @@ from lovec.notices import counted
 from lovec.provenance import Provenance
 from lovec.settings import Count, PositiveShare, Probability, checked
 from lovec.taggers import FreeFormTagger, IterativeTagger, Session, open_session
-from lovec.taggers.deployment import Deployment
 from lovec.taggers.scoring_check import scoring_difference
+from lovec.taggers.served_confidence import ServedConfidence
 from lovec.taggers.session import adapter_folder, session_provenance
 from lovec.types import (
     CALIBRATION_FILE,
@@ -35,6 +34,7 @@ from lovec.types import (
     Sampling,
     checked_ratings,
 )
+from lovec.untag import untag
 
 from .arguments import add_working_directory, find_recipe
 from .calibrate_scores import check_share, promises, report
@@ -208,7 +208,7 @@ def _from_verdicts(settings: CalibrateSettings, adapter: Path, provenance: Prove
     with locked(adapter, folder=True), heartbeat("calibrate"):
         kept = _earlier(adapter, provenance)
         for mode, given in verdicts.items():
-            before = Deployment(kept).calibration(mode)
+            before = ServedConfidence(kept).calibration(mode)
             readout = settings.mapped or (before.readout if before else "mean")
             features = feature_names(readout)
             answers = [

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
 from typing import Any, Literal, get_args, get_origin
 
-from lovec.imports import without_collection
+from lovec.imports import gc_paused
 from lovec.types import LovecError
 
 from . import COMMANDS
@@ -46,7 +46,7 @@ def run(words: list[str]) -> None:
         import shtab
     except ImportError as error:
         raise LovecError(f"completion needs shtab: pip install shtab ({error})") from error
-    with without_collection():
+    with gc_paused():
         tree = command_tree(shtab.FILE)
     print(shtab.complete(tree, shell, preamble=_recipe_functions().get(shell, "")))
     say_next(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lovec.files import remove_leftovers
-from lovec.imports import without_collection, without_progress_bars
+from lovec.imports import gc_paused, without_progress_bars
 from lovec.progress import note
 from lovec.types import LovecError
 
@@ -26,7 +26,7 @@ _COMMAND = 46  # columns of a command that is said to come next; what it is for 
 @contextmanager
 def quiet() -> Iterator[None]:
     """Show no progress bars of loading, and do not repeat Lightning's lines about the machine at every stage."""
-    with without_collection():
+    with gc_paused():
         import lightning.pytorch  # noqa: F401 - it sets the levels of its loggers when it is imported
 
     pytorch, fabric = (log_level(f"lightning.{part}", logging.WARNING) for part in ("pytorch", "fabric"))

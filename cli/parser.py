@@ -152,7 +152,7 @@ def _renamed(name: str, value: str) -> UsageError:
     """Return the error for an option that has another name now; a score becomes the confidence that it stands for."""
     if name != "--min_score":
         return UsageError(f"{name} is now {_RENAMED[name]}")
-    from lovec.taggers.deployment import renamed_threshold
+    from lovec.taggers.served_confidence import renamed_threshold
     from lovec.types import DEFAULT_SCALE
 
     score = int(value) if value.isdecimal() else None

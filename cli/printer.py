@@ -9,8 +9,8 @@ from typing import Literal, TextIO
 
 from rich.console import Console
 
-from lovec import passages
-from lovec.passages import Breaks, sentence_text
+from lovec import display
+from lovec.display import Breaks, sentence_text
 from lovec.taggers.scoring import Tagged
 from lovec.tags import TagFormat, render
 from lovec.types import Keeps, LovecError, Record, Sentence
@@ -118,4 +118,4 @@ def with_tag(sentence: Sentence, tags: TagFormat, stated: bool = False) -> str:
         return sentence.text
     if stated:
         return tagged
-    return f"{tagged.removesuffix(tags.tag(score))}{tags.open} {passages.number(sentence)} {tags.close}"
+    return f"{tagged.removesuffix(tags.tag(score))}{tags.open} {display.number(sentence)} {tags.close}"

@@ -149,9 +149,9 @@ def _check_folder(folder: Path) -> None:
 
 def _write_report(report: _Report, options: argparse.Namespace, folder: Path, on_step: Callable[[str], None]) -> str:
     """Write the report and return a message that says where its parts are."""
+    from lovec.reports.breakdown import places_of
     from lovec.reports.lead import provenance
     from lovec.reports.page import page
-    from lovec.reports.places import places_of
     from lovec.reports.plots import write_plots
     from lovec.reports.table import write_table
 
@@ -190,8 +190,8 @@ def _answers(run: RunResults, lead: Lead | None, limit: int) -> list[MethodAnswe
 
     They answer the same questions, those that show most of the lead's method, as far as a method was asked them.
     """
+    from lovec.reports.breakdown import KINDS
     from lovec.reports.page import method_answers
-    from lovec.reports.places import KINDS
     from lovec.reports.texts import MAIN_READOUT
 
     methods = dict.fromkeys(row.method for row in run.rows if row.kind in KINDS)

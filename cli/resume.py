@@ -70,7 +70,7 @@ def _files_in(folder: Path) -> Iterator[Path]:
 def checkpoints_in(folder: Path) -> list[tuple[Path, dict[str, Any]]]:
     """Return the checkpoints in the folder of a run, and what they hold.
 
-    The last one has the most steps of the training that was started last. A file that is no whole checkpoint is left
+    The last one has the most steps of the training that was started last. A file that is not a whole checkpoint is left
     out, with a warning.
     """
     from lightning.pytorch.utilities import rank_zero_warn

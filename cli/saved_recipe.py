@@ -51,7 +51,7 @@ _CLASSES = (
     "lightning.pytorch.loggers.CSVLogger",
 )
 """Classes that are taken, beside those of ``_ROOMS`` and torch's optimisers and schedules. What asks a server, such as
-OpenAIOracle and VllmServer, is not among them: it sends texts away, may cost money, and comes with the user's key."""
+OpenAIOracle and RemoteVllm, is not among them: it sends texts away, may cost money, and comes with the user's key."""
 
 _DEFAULTS = {"model": "lovec.modules.PolicyModule", "data": "lovec.datamodules.World"}
 """Classes of a recipe that names none."""
@@ -97,7 +97,7 @@ def read_saved_recipe(checkpoint: Path) -> Recipe | None:
     """Return the recipe that a checkpoint holds, as it is, or None if it was written without one.
 
     Raises:
-        LovecError: there is no such file, it is no checkpoint, or what it holds is no recipe.
+        LovecError: there is no such file, it is not a checkpoint, or what it holds is not a recipe.
     """
     check_checkpoint(checkpoint)
     import torch
@@ -126,7 +126,7 @@ def parse_recipe(text: object, place: str) -> Recipe:
         place: the file that it is from, for the message.
 
     Raises:
-        LovecError: it is no recipe.
+        LovecError: it is not a recipe.
     """
     try:
         return _parsed(text)

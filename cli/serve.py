@@ -17,7 +17,7 @@ from lovec.serving.inline import check_template
 from lovec.serving.logs import log_to_stderr
 from lovec.settings import check_count
 from lovec.taggers import Session, open_session
-from lovec.taggers.deployment import Deployment
+from lovec.taggers.served_confidence import ServedConfidence
 from lovec.tagging import OPENAI, ApiModel, ApiTagger
 from lovec.tags import TagFormat
 from lovec.types import MODES, LovecError
@@ -152,8 +152,8 @@ def open_provider(
     Raises:
         LovecError: there is no such calibration, or it is of something else.
     """
-    deployment = None if calibration is None else Deployment.of_scores(calibration, asker.model, tags.scale)
-    return ApiTagger(asker, method, instruction=instruction, tags=tags, deployment=deployment)
+    served = None if calibration is None else ServedConfidence.of_scores(calibration, asker.model, tags.scale)
+    return ApiTagger(asker, method, instruction=instruction, tags=tags, served=served)
 
 
 def checked_origin(origin: str) -> str:

@@ -16,7 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
 
-from lovec import passages
+from lovec import display
 from lovec.datasets.hub_rows import HubRows
 from lovec.datasets.jsonl import open_input, record_to_dict
 from lovec.files import atomic_file, check_output, check_writable
@@ -31,8 +31,8 @@ from lovec.progress import note
 from lovec.provenance import PROVENANCE, file_digest
 from lovec.settings import decisive
 from lovec.taggers import open_session
-from lovec.taggers.deployment import Deployment
 from lovec.taggers.scoring import ScoredSentence, Tagged
+from lovec.taggers.served_confidence import ServedConfidence
 from lovec.taggers.session import adapter_folder, session_provenance
 from lovec.tagging import (
     DEFAULT_QUESTION,
@@ -235,7 +235,9 @@ class TagCommand:
         folder = options.model if options.adapter is None else adapter_folder(options.adapter)
         if options.keep_factual is not None and folder is not None and Path(folder).is_dir():
             applied = not options.raw and options.readout is None
-            found = Deployment.beside(folder, lambda: session_provenance(options)) if applied else Deployment()
+            found = (
+                ServedConfidence.beside(folder, lambda: session_provenance(options)) if applied else ServedConfidence()
+            )
             found.keeps(self.mode, None, options.keep_factual)
 
     @property
@@ -334,8 +336,8 @@ class TagCommand:
         notes = [self.tally.summary(), f"Model: {_last_parts(tagger.model)}{adapter}.", tagger.note(self.mode)]
         notes += [f"Sentences {limit} are left out."] if limit is not None else []
         share = self.options.keep_factual
-        notes += [tagger.deployment.promise(self.mode, share)] if share is not None else []
-        return passages.page("Tagged text", notes, records, tagger.keeps(self.mode))
+        notes += [tagger.served.promise(self.mode, share)] if share is not None else []
+        return display.page("Tagged text", notes, records, tagger.keeps(self.mode))
 
     def _continue_jsonl(self) -> None:
         """Tag into a JSONL file, chunk by chunk, from where an earlier run was stopped."""

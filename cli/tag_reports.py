@@ -7,9 +7,9 @@ import sys
 from bisect import bisect_right
 from collections.abc import Iterator
 
+from lovec.display import number
+from lovec.display import one_line as shortened
 from lovec.notices import counted
-from lovec.passages import number
-from lovec.passages import one_line as shortened
 from lovec.types import LovecError, Record, Sentence
 
 from .console import warn

@@ -29,7 +29,7 @@ from lovec.callbacks import ProgressLine
 from lovec.callbacks.progress import learned
 from lovec.datamodules import RecordsDataModule
 from lovec.evaluation import EvaluationModule
-from lovec.evaluation.places import folder_name, predictions_file
+from lovec.evaluation.run_folders import folder_name, predictions_file
 from lovec.evaluation.stopping import TERMINATED, SignalConnector
 from lovec.files import check_output, remove_leftovers
 from lovec.imports import without_progress_bars
@@ -321,7 +321,7 @@ def check_accelerator(name: Any) -> None:
     """Refuse an accelerator by a name that is not known, or that this machine does not have.
 
     Args:
-        name: ``--trainer.accelerator``; what is no text is left to Lightning.
+        name: ``--trainer.accelerator``; what is not text is left to Lightning.
 
     Raises:
         UsageError: so it is.

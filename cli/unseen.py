@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lovec.answers import untag
 from lovec.datasets.layouts import read_any
 from lovec.types import LovecError, Record
+from lovec.untag import untag
 
 from .saved_recipe import Recipe, parse_recipe
 

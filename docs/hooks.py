@@ -110,7 +110,7 @@ def _modules(parts: list[str]) -> Iterator[str]:
 
 
 def _outside(page: Path) -> Iterator[str]:
-    """Yield the paths in the checkout of what a page links to that is no page by itself."""
+    """Yield the paths in the checkout of what a page links to that is not a page by itself."""
     for at, part in enumerate(_FENCE.split(page.read_text(encoding="utf-8"))):
         for match in () if at % 2 else _LINK.finditer(part):
             path = match[2].partition("#")[0]

@@ -20,9 +20,9 @@ from pathlib import Path
 
 from lovec.datamodules import World
 from lovec.datasets.world.grading import readings
+from lovec.display import passage_html, style
 from lovec.files import write_text
 from lovec.oracles import WorldOracle
-from lovec.passages import passage_html, style
 from lovec.taggers import open_session
 from lovec.tagging import TextTagger
 from lovec.types import FREE_FORM, LovecError, Record, Sentence

@@ -9,6 +9,10 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from lovec import moved
+
+moved.install()
+
 _PARTS = frozenset(
     "baselines calibration callbacks datamodules datasets encoding engines evaluation losses metrics modules oracles "
     "policy reports results rewards sentences taggers tagging tags tiny types".split()

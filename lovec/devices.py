@@ -17,7 +17,7 @@ _DTYPES = ("float32", "bfloat16")
 
 
 def check_dtype_name(name: str) -> None:
-    """Refuse what is no precision that models run in.
+    """Refuse what is not a precision that models run in.
 
     Raises:
         LovecError: so it is.
@@ -27,7 +27,7 @@ def check_dtype_name(name: str) -> None:
 
 
 def check_device_name(name: str) -> None:
-    """Refuse what is no device of any machine; whether it is one of this machine, ``device_of`` knows.
+    """Refuse what is not a device of any machine; whether it is one of this machine, ``device_of`` knows.
 
     Args:
         name: such as "cpu" or "cuda:1".

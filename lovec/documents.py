@@ -135,7 +135,7 @@ def kind_of(text: str, begins_line: bool = True) -> PartKind:
 
     Args:
         text: the sentence or the block.
-        begins_line: whether it begins a line; elsewhere it is no block.
+        begins_line: whether it begins a line; elsewhere it is not a block.
     """
     blocks = kept_blocks(text, begins=False) if begins_line else []
     if len(blocks) == 1 and text[slice(*blocks[0][:2])] == text.strip():
@@ -207,7 +207,7 @@ def _kind_of_sentence(text: str) -> PartKind:
 
 
 def _is_sentence(line: str) -> bool:
-    """Return whether a first line that stands alone is no title: it has a stop, or is an item of a list."""
+    """Return whether a first line that stands alone is not a title: it has a stop, or is an item of a list."""
     return line.endswith(_GOES_ON) or _PREFIX.match(line)[0] != "" or len(split_sentences(line)) > 1  # type: ignore[index]
 
 

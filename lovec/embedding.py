@@ -68,7 +68,7 @@ class TransformerEmbedder:
                 [texts[i] for i in part],
                 padding=True,
                 truncation=True,
-                split_special_tokens=True,  # texts are answers of models: what they write is no token of the encoder
+                split_special_tokens=True,  # texts are answers of models: what they write is not a token of the encoder
                 max_length=self.max_length,
                 return_tensors="pt",
             ).to(model.device)

@@ -69,12 +69,12 @@ def read_json(path: str | os.PathLike[str], most: int, fix: str) -> Any:
         fix: what to do about a file that cannot be read, for the error.
 
     Raises:
-        LovecError: it is no regular file (a pipe would be waited for), cannot be read, is too large, or is no JSON.
+        LovecError: it is not a regular file (a pipe would be waited for), cannot be read, is too large, or is not JSON.
     """
     try:
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise LovecError(f"cannot read {path} (it is no regular file); {fix}")
+                raise LovecError(f"cannot read {path} (it is not a regular file); {fix}")
             content = file.read(most + 1)
     except OSError as error:
         raise LovecError(f"cannot read {path} ({error.strerror}); {fix}") from None
@@ -281,7 +281,7 @@ def ensure_folder(path: Path, make: Callable[[], object]) -> Path:
 
 
 def check_run_folder(run: str | os.PathLike[str]) -> None:
-    """Refuse a run that is no folder.
+    """Refuse a run that is not a folder.
 
     Raises:
         LovecError: there is no such folder.

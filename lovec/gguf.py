@@ -75,8 +75,8 @@ def ensure_dequantised(name: str, dtype: str = "float32", cache_dir: str | os.Pa
         The folder. Its name contains a digest of the file, so that another file never meets its weights.
 
     Raises:
-        LovecError: there is no such file; it is no GGUF file, or of an architecture that transformers cannot read; or
-            a package is missing.
+        LovecError: there is no such file; it is not a GGUF file, or of an architecture that transformers cannot read;
+            or a package is missing.
     """
     file = gguf_file(name)
     digest = _digest(file)
@@ -138,7 +138,7 @@ def _fetched(repo: str, file: str) -> Path:
     from lovec.hub import HubName, hub_errors
 
     if (name := HubName.parse(repo)) is None:
-        raise LovecError(f"{repo} is no repository of the hub, expected org/name:file.gguf")
+        raise LovecError(f"{repo} is not a repository of the hub, expected org/name:file.gguf")
     with hub_errors(name):
         return Path(hf_hub_download(name.repo, file, revision=name.revision))
 
@@ -153,7 +153,7 @@ def _digest(file: Path) -> str:
 def _digest_of(file: Path, size: int, changed: int) -> str:
     with open(file, "rb") as stream:
         if stream.read(len(_MAGIC)) != _MAGIC:
-            raise LovecError(f"{file} is no GGUF file: it does not begin with {_MAGIC.decode()}")
+            raise LovecError(f"{file} is not a GGUF file: it does not begin with {_MAGIC.decode()}")
     return file_digest(file)
 
 

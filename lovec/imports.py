@@ -19,7 +19,7 @@ def quick_transformers() -> Iterator[None]:
 
     transformers imports these with every language model, for losses of object detection.
     """
-    with without_collection(), imported_when_called("scipy.optimize", "linear_sum_assignment"):
+    with gc_paused(), imported_when_called("scipy.optimize", "linear_sum_assignment"):
         yield
 
 
@@ -61,7 +61,7 @@ def imported_when_called(module: str, function: str) -> Iterator[None]:
 
 
 @contextmanager
-def without_collection() -> Iterator[None]:
+def gc_paused() -> Iterator[None]:
     """Import large packages without Python's cyclic garbage collector.
 
     Modules, classes and functions are no garbage. The collector would look at hundreds of thousands of them again and

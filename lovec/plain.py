@@ -43,7 +43,7 @@ def parse_json(content: bytes) -> Any:
         content: the bytes of a file.
 
     Raises:
-        LovecError: it is no JSON, names a key twice, has a number that is none, or is nested too deeply.
+        LovecError: it is not JSON, names a key twice, has a number that is none, or is nested too deeply.
     """
     try:
         return json.loads(content.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant)
@@ -61,7 +61,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_constant(word: str) -> Any:
-    raise ValueError(f"{word} is no number of JSON")
+    raise ValueError(f"{word} is not a number of JSON")
 
 
 def checked_object(data: Any, name: str, keys: Collection[str]) -> Mapping[str, Any]:
@@ -73,7 +73,7 @@ def checked_object(data: Any, name: str, keys: Collection[str]) -> Mapping[str, 
         keys: names of its values.
 
     Raises:
-        LovecError: it is no object, or a key is missing or unknown.
+        LovecError: it is not an object, or a key is missing or unknown.
     """
     if not isinstance(data, Mapping):
         raise wrong(name, data, "an object")
@@ -87,7 +87,7 @@ def checked_number(value: Any, name: str, low: float = -LARGEST, high: float = L
     """Return a finite number in a range as a float.
 
     Raises:
-        LovecError: the value is no number, not finite, or outside [low, high].
+        LovecError: the value is not a number, not finite, or outside [low, high].
     """
     if not isinstance(value, int | float) or isinstance(value, bool) or not low <= value <= high:
         raise wrong(name, value, f"a number from {low:.10g} to {high:.10g}")
@@ -98,7 +98,7 @@ def checked_integer(value: Any, name: str, low: int = 0, high: int = 2**31 - 1) 
     """Return an integer in a range.
 
     Raises:
-        LovecError: the value is no integer, or outside [low, high].
+        LovecError: the value is not an integer, or outside [low, high].
     """
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
         raise wrong(name, value, f"an integer from {low} to {high}")
@@ -109,7 +109,7 @@ def checked_list(value: Any, name: str, most: int = MOST_NUMBERS) -> Sequence[An
     """Return a list that is not too long.
 
     Raises:
-        LovecError: the value is no list, or has more than ``most`` items.
+        LovecError: the value is not a list, or has more than ``most`` items.
     """
     if not isinstance(value, list | tuple) or len(value) > most:
         raise wrong(name, value, f"a list of at most {most} items")
@@ -120,7 +120,7 @@ def checked_numbers(value: Any, name: str, low: float = -LARGEST, high: float = 
     """Return a list of finite numbers in a range.
 
     Raises:
-        LovecError: the value is no list, is too long, or holds something else.
+        LovecError: the value is not a list, is too long, or holds something else.
     """
     return tuple(checked_number(item, name, low, high) for item in checked_list(value, name))
 
@@ -129,7 +129,7 @@ def checked_text(value: Any, name: str, most: int = MOST_CHARACTERS) -> str:
     """Return a text that is short and printable, so that it can be shown on a terminal.
 
     Raises:
-        LovecError: the value is no text, has more than ``most`` characters, or holds control characters.
+        LovecError: the value is not text, has more than ``most`` characters, or holds control characters.
     """
     if not isinstance(value, str) or len(value) > most or not value.isprintable():
         raise wrong(name, value, f"a printable text of at most {most} characters")

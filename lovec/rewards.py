@@ -293,10 +293,10 @@ def best_score(reward: Reward, truth: float, scale: Scale = DEFAULT_SCALE) -> in
     expected = [
         truth * _checked(reward, score, top) + (1.0 - truth) * _checked(reward, score, 0) for score in range(scale.size)
     ]
-    return worth_most(expected)[0]
+    return argmax_with_ties(expected)[0]
 
 
-def worth_most(values: Sequence[float]) -> list[int]:
+def argmax_with_ties(values: Sequence[float]) -> list[int]:
     """Return the indices of the highest value; there are several where values differ by rounding only."""
     most = max(values)
     return [index for index, value in enumerate(values) if math.isclose(value, most, rel_tol=1e-9, abs_tol=1e-12)]

@@ -300,7 +300,7 @@ def class_at(path: Any) -> type | None:
 
 
 def check_choice(name: str, value: object, choices: Any) -> None:
-    """Refuse the value of a setting that is none of the values of a ``Literal``.
+    """Refuse the value of a setting that is not one of the values of a ``Literal``.
 
     Args:
         name: name of the setting, for the message.
@@ -329,10 +329,10 @@ def check_range(
     below: float | None = None,
     integer: bool = False,
 ) -> None:
-    """Refuse the value of a setting that is no number or lies outside its range.
+    """Refuse the value of a setting that is not a number or lies outside its range.
 
     NaN and numbers of a magnitude above ``LARGEST``, infinity among them, lie outside every range, and so do integers
-    above ``LARGEST_COUNT`` where no other limit is given. A bool is no number.
+    above ``LARGEST_COUNT`` where no other limit is given. A bool is not a number.
 
     Args:
         name: name of the setting, for the message.
@@ -344,7 +344,7 @@ def check_range(
         integer: whether the value must be an integer.
 
     Raises:
-        LovecError: ``value`` is no number, or lies outside the range.
+        LovecError: ``value`` is not a number, or lies outside the range.
     """
     if value is None:
         return
@@ -363,7 +363,7 @@ def check_range(
 
 
 def check_count(name: str, value: Any, at_least: int = 1, at_most: int | None = None) -> None:
-    """Refuse the value of a setting that is no integer in its range.
+    """Refuse the value of a setting that is not an integer in its range.
 
     Args:
         name: name of the setting, for the message.
@@ -372,13 +372,13 @@ def check_count(name: str, value: Any, at_least: int = 1, at_most: int | None = 
         at_most: the highest value that is allowed; None is ``LARGEST_COUNT``.
 
     Raises:
-        LovecError: ``value`` is no integer, or lies outside the range.
+        LovecError: ``value`` is not an integer, or lies outside the range.
     """
     check_range(name, value, at_least=at_least, at_most=at_most, integer=True)
 
 
 def check_seed(name: str, value: Any) -> None:
-    """Refuse a seed that is no integer in 0..2**32 - 1, which is what all random generators take.
+    """Refuse a seed that is not an integer in 0..2**32 - 1, which is what all random generators take.
 
     Args:
         name: name of the setting, for the message.

@@ -105,7 +105,7 @@ def parse(text: str, tags: TagFormat = DEFAULT_TAGS) -> TaggedText:
     A span is well-formed if it is non-empty text followed by ``<confidence>\s*X\s*</confidence>``, where X is a word
     of the scale. A span ends after its closing tag word. It is malformed if its tag is anything else ("8.5", "11",
     "08", nothing, no text before it, two opening words, no opening word); so is the rest of the text after an opening
-    word that is never closed. A thought at the beginning is no part of any span, whatever tags it contains.
+    word that is never closed. A thought at the beginning is not a part of any span, whatever tags it contains.
 
     Args:
         text: any string, usually the output of a model.

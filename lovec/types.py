@@ -88,14 +88,14 @@ DEFAULT_SCALE = Scale()
 
 
 def check_confidence(name: str, value: Any) -> None:
-    """Refuse a threshold that is no confidence in [0, 1]; of one that looks like a score, say which confidence it is.
+    """Refuse a threshold that is not a confidence in [0, 1]; say of one that looks like a score what it stands for.
 
     Args:
         name: name of the setting, for the message.
         value: its value; None, where the setting has none, is always allowed.
 
     Raises:
-        LovecError: ``value`` is no number from 0 to 1.
+        LovecError: ``value`` is not a number from 0 to 1.
     """
     try:
         check_range(name, value, at_least=0, at_most=1)

@@ -29,7 +29,7 @@ def check_upload(text: str) -> HubName:
         text: its name, ``org/name`` or ``org/name@branch``.
 
     Raises:
-        LovecError: it is no name of a repository, or there is no token.
+        LovecError: it is not a name of a repository, or there is no token.
     """
     from huggingface_hub import get_token
 

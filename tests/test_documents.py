@@ -19,7 +19,7 @@ from lovec.datasets.world import VARIANTS
 from lovec.datasets.world.text import make_corpus
 from lovec.datasets.world.things import make_entities
 from lovec.documents import is_html, kind_of, paragraphs, parts, readable, title_of
-from lovec.imports import without_collection
+from lovec.imports import gc_paused
 from lovec.sentences import split_sentences
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -191,7 +191,7 @@ def test_parts_are_pieces_of_the_text_and_nothing_is_lost(text: str) -> None:
 )
 def test_long_text_takes_linear_time(unit: str) -> None:
     def cost(size: int) -> float:
-        with without_collection():  # which looks at all objects of the tests before this one
+        with gc_paused():  # which looks at all objects of the tests before this one
             begin = time.process_time()
             parts(readable(unit * (size // len(unit))))
             return time.process_time() - begin

@@ -128,7 +128,7 @@ def test_precision_is_no_part_of_what_a_file_is_and_weights_are(tmp_path: Path) 
     assert list(exact.changes(unlike)) == ["the digest of the model's weights"]
     weights = (
         folders[0] / "model.safetensors"
-    )  # changed since, as by training them on: the note beside them is no proof
+    )  # changed since, as by training them on: the note beside them is not a proof
     save_file({name: value + 1 for name, value in load_file(weights).items()}, weights, {"format": "pt"})
     changed = provenance_of("small", folders[0], None, "Rate it.", DEFAULT_TAGS, "prefix")
     assert list(rounded.changes(changed)) == ["the digest of the model's weights"]
@@ -177,7 +177,7 @@ def test_a_file_that_was_cut_is_refused(tmp_path: Path) -> None:
 
 def test_what_is_no_such_file_is_said(tmp_path: Path) -> None:
     (tmp_path / "text.gguf").write_text("no weights")
-    with pytest.raises(LovecError, match=r"text\.gguf is no GGUF file"):
+    with pytest.raises(LovecError, match=r"text\.gguf is not a GGUF file"):
         ensure_dequantised(str(tmp_path / "text.gguf"))
     with pytest.raises(LovecError, match="there is no file"):
         ensure_dequantised(str(tmp_path / "none.gguf"))

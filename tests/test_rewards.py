@@ -15,12 +15,12 @@ from lovec.rewards import (
     QuadraticReward,
     Reward,
     answer_reward,
+    argmax_with_ties,
     best_score,
     mean_reward,
     reward_table,
     sentence_rewards,
     with_scale,
-    worth_most,
 )
 from lovec.types import LovecError, Record, Scale
 
@@ -155,7 +155,7 @@ def test_quadratic_is_proper_for_graded_ratings(weights, contrast):
     reward = QuadraticReward(contrast=contrast)
     mean = sum(w * rating for rating, w in enumerate(weights)) / sum(weights)
     expected = [sum(w * reward(score, rating) for rating, w in enumerate(weights)) for score in SCORES]
-    assert all(abs(score - mean) <= 0.5 + 1e-6 for score in worth_most(expected))
+    assert all(abs(score - mean) <= 0.5 + 1e-6 for score in argmax_with_ties(expected))
 
 
 def test_the_papers_log_is_proper_at_the_tenths_and_leans_between():
@@ -181,7 +181,7 @@ def test_linear_is_not_proper():
     assert best(LinearReward(), [truth for truth in FINE if truth < 0.5]) == [0] * 500
     assert best(LinearReward(), [truth for truth in FINE if truth > 0.5]) == [10] * 500
     half = [0.5 * LinearReward()(score, 10) + 0.5 * LinearReward()(score, 0) for score in SCORES]
-    assert worth_most(half) == list(SCORES)
+    assert argmax_with_ties(half) == list(SCORES)
     assert best(LinearReward(gamma=2)) == best(LinearReward())
     assert best(LinearReward(gamma=0.5), [0.6, 0.7]) == [7, 8]
 
@@ -201,7 +201,7 @@ def test_a_bonus_never_moves_the_best_score(rule, bonus, gamma, percent):
 @pytest.mark.parametrize("rule", [rule() for rule in RULES], ids=lambda rule: type(rule).__name__)
 def test_the_best_score_of_a_known_rating_is_that_rating(rule):
     by_rating = zip(*reward_table(rule), strict=True)
-    assert [worth_most(row) for row in by_rating] == [[rating] for rating in SCORES]
+    assert [argmax_with_ties(row) for row in by_rating] == [[rating] for rating in SCORES]
 
 
 # ---------------------------------------------------------------- properties
@@ -350,8 +350,8 @@ def test_a_truth_is_a_probability(truth):
 
 
 def test_equal_up_to_rounding_is_equal():
-    assert worth_most([0.1 + 0.2, 0.2, 0.3]) == [0, 2]
-    assert worth_most([-1.0, -2.0]) == [0]
+    assert argmax_with_ties([0.1 + 0.2, 0.2, 0.3]) == [0, 2]
+    assert argmax_with_ties([-1.0, -2.0]) == [0]
 
 
 # ---------------------------------------------------------------- by class path

@@ -222,7 +222,7 @@ HOSTILE = {
 
 
 @pytest.fixture
-def without_collection():
+def gc_paused():
     """No collection of garbage, which would look at all that other tests have left in memory."""
     gc.disable()
     yield
@@ -231,7 +231,7 @@ def without_collection():
 
 @pytest.mark.parametrize("size", [125_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("unit", HOSTILE.values(), ids=list(HOSTILE))
-@pytest.mark.usefixtures("without_collection")
+@pytest.mark.usefixtures("gc_paused")
 def test_long_text_takes_linear_time(unit, size):
     def cost(size):
         text = unit * (size // len(unit))

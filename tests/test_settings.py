@@ -35,7 +35,7 @@ from lovec.settings import (
     declared,
 )
 from lovec.taggers import open_session
-from lovec.taggers.deployment import Deployment
+from lovec.taggers.served_confidence import ServedConfidence
 from lovec.tagging import TextTagger
 from lovec.tags import TagFormat
 from lovec.teachers import PolicyMean
@@ -90,7 +90,7 @@ NEEDED: dict[str, dict[str, Any]] = {
     },
     "Term": {"values": torch.ones(1), "mask": torch.ones(1), "per": "row"},
     "TransformerEmbedder": {"model": "x"},
-    "VllmServer": {"url": "http://localhost:1/v1"},
+    "RemoteVllm": {"url": "http://localhost:1/v1"},
 }
 """Other arguments that a class needs."""
 
@@ -145,7 +145,7 @@ class Session:
     """What ``TextTagger`` reads of a session before it tags."""
 
     model, adapter = "model", None
-    deployment = Deployment()
+    served = ServedConfidence()
 
     class engine:
         context_length = 8

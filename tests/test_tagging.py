@@ -17,21 +17,21 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import lovec
-from lovec.answers import split_record
 from lovec.datasets.world import WorldSpec
 from lovec.datasets.world.cache import ensure_built
 from lovec.encoding import INSTRUCTION, Encoder
 from lovec.engines import TransformersEngine
 from lovec.policy import Policy, PolicyConfig
 from lovec.taggers import FreeFormTagger, IterativeTagger, Session, TaggedText, TaggedTexts, open_session, scoring
-from lovec.taggers.deployment import Deployment
 from lovec.taggers.freeform import AnswerReader
 from lovec.taggers.scoring import items_of
+from lovec.taggers.served_confidence import ServedConfidence
 from lovec.taggers.session import SETTINGS, settings_file
 from lovec.tagging import DEFAULT_QUESTION, Documents, TextTagger, text_record, topic_of
 from lovec.tags import TagFormat, parse
 from lovec.tiny import build_tiny
 from lovec.types import Completion, LovecError, Record, Sampling, Sentence
+from lovec.untag import split_record
 
 MINI = WorldSpec(
     n_people=12, n_towns=6, n_ships=6, n_companies=4, steps=150, batch_size=4, width=32, layers=1, heads=1, ffn=32
@@ -231,7 +231,7 @@ def test_a_sentence_is_read_and_calibrated_once(session: Session, mode: str, mon
 
     monkeypatch.setattr(scoring, "with_score", read)
     calibration: Any = Map()
-    deployed = replace(session, deployment=Deployment({mode: calibration}))
+    deployed = replace(session, served=ServedConfidence({mode: calibration}))
     answers = ("Ada. <confidence> 9 </confidence> Bob. <confidence> 8.5 </confidence> And a tail",)
     engine = Scripted(session.encoder, *answers)
     engine.sync(SimpleNamespace(model=session.engine._model))  # type: ignore[attr-defined]
@@ -370,7 +370,7 @@ def test_sentences_below_min_confidence_are_left_out_and_counted(session: Sessio
     unscored = TextTagger(session, min_confidence=0)._filtered(
         Record("a", "?", sentences=(Sentence("A."), Sentence("B.", confidence=0.0, score=0))), "iterative"
     )
-    assert [s.text for s in unscored.sentences] == ["B."]  # no score is no pass
+    assert [s.text for s in unscored.sentences] == ["B."]  # no score is not a pass
 
 
 def test_those_who_show_what_is_left_out_get_it_all(session: Session) -> None:

@@ -325,7 +325,7 @@ def test_tag_words_inside_the_words_of_the_scale_are_refused(open_word, close_wo
     ("text", "plain"),
     [
         ("A. <c> likely </c> B.<c>very likely</c>", "A. B."),
-        ("A. <c> very likely B. <c> 7 C.", "A. B. 7 C."),  # malformed: the word goes as well; 7 is none of the scale
+        ("A. <c> very likely B. <c> 7 C.", "A. B. 7 C."),  # malformed: the word goes as well; 7 is not one of the scale
         ("A. <c> 7 </c> B. <c> 7", "A. B."),
         ("A. <c> unlikelyhood </c>", "A. unlikelyhood"),
     ],

@@ -8,7 +8,6 @@ import pytest
 from tinyrun import tiny
 from transformers import AutoTokenizer
 
-from lovec.answers import split_record
 from lovec.encoding import Encoder
 from lovec.labelling.steps import _answer
 from lovec.oracles.prompts import read_ratings
@@ -16,6 +15,7 @@ from lovec.taggers.freeform import AnswerReader, read_answer, sentence_spans
 from lovec.tags import DEFAULT_TAGS, parse
 from lovec.thoughts import thought_length, without_thoughts
 from lovec.types import Completion, Record
+from lovec.untag import split_record
 
 DRAFT = "<think>Ada? <confidence> 3 </confidence> Wait. Paris.</think>\n\n"
 ANSWER = "She was born. <confidence> 9 </confidence> In London. <confidence> 4 </confidence>"

@@ -36,7 +36,7 @@ class ConstantTagger:
         scale: the scale that it belongs to.
 
     Raises:
-        LovecError: ``score`` is no score of the scale.
+        LovecError: ``score`` is not a score of the scale.
     """
 
     def __init__(self, score: int, scale: Scale = DEFAULT_SCALE) -> None:

@@ -35,7 +35,7 @@ class SentenceLikelihood(Baseline):
         name: its name in tables; None is "Likelihood", followed by ``how`` where that is not "mean".
 
     Raises:
-        LovecError: ``how`` is none of these; when tagging, the engine gives no log-probabilities of given tokens.
+        LovecError: ``how`` is not one of these; when tagging, the engine gives no log-probabilities of given tokens.
     """
 
     def __init__(self, how: How = "mean", name: PlainWord | None = None) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from lovec.baselines.base import Baseline, BaselineResources, Wording, Work
 from lovec.encoding import Encoder
-from lovec.questions import SentenceQuestion, first_reply_probability
+from lovec.reply_scoring import SentenceQuestion, first_reply_probability
 from lovec.settings import PlainWord
 from lovec.types import Record
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from lovec.baselines.base import Baseline, BaselineResources, Work
-from lovec.questions import SentenceQuestion
+from lovec.reply_scoring import SentenceQuestion
 from lovec.settings import PlainWord
 from lovec.types import DEFAULT_SCALE, Record, Sentence
 

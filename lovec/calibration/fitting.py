@@ -363,7 +363,7 @@ def fit_labelled(
     """Choose a map from the features of what was labelled to factuality, and fit it, as ``fit_map`` says.
 
     Args:
-        data: what was labelled. Where only the order of its single feature counts, the identity is no candidate.
+        data: what was labelled. Where only the order of its single feature counts, the identity is not a candidate.
         maps: see ``fit_map``.
         folds: see ``fit_map``.
         seed: see ``fit_map``.

@@ -59,7 +59,7 @@ class Limits:
             of ``grpo.yaml`` stay below 0.2.
 
     Raises:
-        LovecError: a limit is no number from 0 up.
+        LovecError: a limit is not a number from 0 up.
     """
 
     malformed: NonNegative = 0.05
@@ -196,7 +196,8 @@ class Monitor(Callback):
     """Watches the logged metrics of a run and warns, once per kind and again where it has become much worse.
 
     It judges every validation, every probe, and, of objectives that sample answers and so have no probes, the mean of
-    the last batches. (Others log the probability of what is no score as ``train/malformed``: no tag has broken there.)
+    the last batches. (Others log the probability of what is not a score as ``train/malformed``: no tag has broken
+    there.)
     A probe is a few dozen sentences in the middle of learning, where scores may be all alike or tags may break for a
     moment: it is believed if the probe before it said the same.
     Metrics from before the first step are only what later ones are compared with: what was so already, such as one

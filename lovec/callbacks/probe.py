@@ -16,7 +16,7 @@ from torchmetrics import Metric
 
 from lovec.callbacks.estimate import PROBE
 from lovec.evaluation.evaluator import label
-from lovec.evaluation.processes import meet, own_share, reduce_over_processes
+from lovec.evaluation.processes import barrier, own_share, reduce_over_processes
 from lovec.metrics import suite
 from lovec.metrics.records import answer_statistics, sentence_pairs
 from lovec.progress import doing, rounded_time
@@ -85,7 +85,7 @@ class Probe(Callback):
                 trainer.precision_plugin.val_step_context(),
             ):
                 records = _answer(pl_module, engine, own_share(trainer, questions))
-            meet(trainer)
+            barrier(trainer)
             ended = reduce_over_processes(trainer, {"ended": float(engine.ended_after)}, max)["ended"]
             metrics = _metrics(pl_module, records)
         if ended:

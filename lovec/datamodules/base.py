@@ -286,7 +286,7 @@ class RecordsDataModule(LightningDataModule, CheckedSettings):
         """Return a loader of optimiser batches; every process gets its share of each.
 
         Raises:
-            LovecError: ``batch_size`` is no multiple of the number of processes, or there are too few records.
+            LovecError: ``batch_size`` is not a multiple of the number of processes, or there are too few records.
         """
         world_size, _ = self._process()
         if self.batch_size % world_size:

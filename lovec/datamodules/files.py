@@ -10,7 +10,6 @@ from typing import Any
 
 from lightning.pytorch.utilities import rank_zero_info
 
-from lovec.answers import untag
 from lovec.datamodules.base import UNLABELLED, RecordsDataModule
 from lovec.datasets.names import slug
 from lovec.datasets.stored import read_stored
@@ -18,6 +17,7 @@ from lovec.notices import counted
 from lovec.settings import PlainWord, ProperShare
 from lovec.tags import TagFormat
 from lovec.types import LovecError, Record
+from lovec.untag import untag
 
 
 class FilesDataModule(RecordsDataModule):

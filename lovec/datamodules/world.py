@@ -150,7 +150,7 @@ class World(RecordsDataModule):
         """Return the labelled answers of a split; for training, with wrong scores.
 
         The untrained model has seen tags when it was pre-trained, and writes one now and then although nothing asks for
-        it. Such an answer is no plain text: there is nothing to learn from it.
+        it. Such an answer is not a plain text: there is nothing to learn from it.
         """
         self._prepare(split)
         found = {name: list(read_records(folder / _ANSWERS)) for name, folder in self._folders(split).items()}

@@ -92,7 +92,7 @@ def factbench(row: Row, reading: Reading) -> Iterator[Record]:
     """Read an answer with its claims and their labels; an unknown label is none.
 
     Raises:
-        LovecError: there are not as many labels as claims, or one is no label.
+        LovecError: there are not as many labels as claims, or one is not a label.
     """
     claims, labels = row["claims"] or (), row["claim_labels"] or ()
     if len(claims) != len(labels):

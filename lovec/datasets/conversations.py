@@ -103,7 +103,7 @@ def _turns(value: Any, role: str) -> list[tuple[str, str]]:
     if isinstance(value, list) and all(isinstance(m, Mapping) and isinstance(m.get("role"), str) for m in value):
         return [(message["role"], _text(message.get("content"))) for message in value]
     raise LovecError(
-        f'{short_json(value)} is no text and no list of messages such as {{"role": "user", "content": "..."}}'
+        f'{short_json(value)} is neither text nor a list of messages such as {{"role": "user", "content": "..."}}'
     )
 
 

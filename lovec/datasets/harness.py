@@ -34,7 +34,7 @@ def choices(row: Row, reading: Reading) -> Iterator[Record]:
     ``meta["choices"]`` has all of them, ``meta["probabilities"]`` their probabilities.
 
     Raises:
-        LovecError: there are not as many log-likelihoods as requests, or one is no finite number.
+        LovecError: there are not as many log-likelihoods as requests, or one is not a finite number.
     """
     asked = [_request(request) for request in _values(row["arguments"])]
     found = [confidence_of(result[0]) for result in row["filtered_resps"]]

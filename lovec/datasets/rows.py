@@ -394,13 +394,13 @@ def _json_value(text: str) -> Any:
 def _python_value(text: str) -> Any:
     """Return the value that Python and NumPy write as this text; NaN is None, and an array a list."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SyntaxWarning)  # text that is no literal is no mistake here
+        warnings.simplefilter("ignore", SyntaxWarning)  # text that is not a literal is no mistake here
         tree = ast.parse(text.strip(), mode="eval")
     return ast.literal_eval(_Plain().visit(tree))
 
 
 class _Plain(ast.NodeTransformer):
-    """Replaces what is no literal by the value it stands for: ``nan``, ``np.float64(0.5)``, ``array([1, 2])``."""
+    """Replaces what is not a literal by the value it stands for: ``nan``, ``np.float64(0.5)``, ``array([1, 2])``."""
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
         """Replace ``nan``."""

@@ -126,8 +126,8 @@ def read_scored(
         layout: one of `lovec.datasets.layouts.layout_names`, or None.
 
     Raises:
-        LovecError: the file cannot be read, a column is missing or cannot be guessed, a value is no number or label, or
-            there is no labelled row.
+        LovecError: the file cannot be read, a column is missing or cannot be guessed, a value is not a number or
+            label, or there is no labelled row.
     """
     name = str(path)
     layouts = None if layout is None else layouts_called(layout)
@@ -171,7 +171,7 @@ def read_scores(path: str | os.PathLike[str], columns: Columns, layout: str | No
         layout: one of `lovec.datasets.layouts.layout_names`; None for a table.
 
     Raises:
-        LovecError: the file cannot be read, no row has one of the columns or methods, or a value is no number.
+        LovecError: the file cannot be read, no row has one of the columns or methods, or a value is not a number.
     """
     name, seen = str(path), dict.fromkeys(columns.methods, False)
     found = _rows_of_layout(path, columns, layout) if layout else _rows_of_table(path, columns)
@@ -353,7 +353,7 @@ def _table(rows: Iterator[tuple[int, Row]], columns: Columns, first: Sequence[Ro
     """Return the rows of a table; a cell that is a list holds several of them, which belong together.
 
     Raises:
-        LovecError: no row has one of the columns, or a value is no number or label; the message names the row.
+        LovecError: no row has one of the columns, or a value is not a number or label; the message names the row.
     """
     assert columns.label is not None
     label, judge = columns.label, columns.judge or columns.label  # without a judge nothing else is read

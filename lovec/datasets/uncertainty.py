@@ -76,7 +76,7 @@ def uqlm(row: Row, reading: Reading) -> Iterator[Record]:
     confidence. Without any score the record has no sentences.
 
     Raises:
-        LovecError: there are not as many grades as claims, or a score or a label is no number in [0, 1].
+        LovecError: there are not as many grades as claims, or a score or a label is not a number in [0, 1].
     """
     prompt, response = (row[key] if key in row else row[f"{key}s"] for key in ("prompt", "response"))
     claims = row.get("claims_data")
@@ -84,7 +84,7 @@ def uqlm(row: Row, reading: Reading) -> Iterator[Record]:
     names = list(dict.fromkeys(name for unit in units for name in scorers(unit)))
     no_scores = {*_TEXTS, *names, *(label_column([unit]) for unit in units)}
     for name in (name for unit in units for name in unit if name not in no_scores and _is_score(unit[name])):
-        reading.left_out[f"values of {name}, which is no known score of uqlm"] += 1
+        reading.left_out[f"values of {name}, which is not a known score of uqlm"] += 1
     texts = [(unit["claim"] if "claim" in unit else unit["sentence"]).strip() for unit in units]
     places = [place for place, text in enumerate(texts) if text]
     scores = {name: [share_of(units[place].get(name), name) for place in places] for name in names}
@@ -138,7 +138,7 @@ def found_label(row: Row) -> float | None:
     """Return the label that a row has under one of the usual names, None without one.
 
     Raises:
-        LovecError: it is no label, see ``lovec.datasets.values.label_of``.
+        LovecError: it is not a label, see ``lovec.datasets.values.label_of``.
     """
     name = label_column([row])
     return None if name is None else label_of(row[name], opposite=says_opposite(name))
@@ -163,11 +163,11 @@ def polygraph_scores(row: Row, reading: Reading) -> Iterator[Record]:
     "LM-Polygraph: uncertainty", "input_text generation_text uncertainty", short="lm-polygraph", units=polygraph_scores
 )
 def polygraph(row: Row, reading: Reading) -> Iterator[Record]:
-    """Read an answer with its uncertainty in ``meta``; it is no confidence, since it has no scale in common."""
+    """Read an answer with its uncertainty in ``meta``; it is not a confidence, since it has no scale in common."""
     meta: dict[str, Any] = {key: row[key] for key in ("uncertainty", "estimator", "model_path") if key in row}
     meta["uncertainty"] = confidence_of(row["uncertainty"])
     question, answer = row["input_text"], row["generation_text"]
-    reading.left_out["answers with an uncertainty that is no confidence in [0, 1] (kept in meta)"] += 1
+    reading.left_out["answers with an uncertainty that is not a confidence in [0, 1] (kept in meta)"] += 1
     yield reading.record(question, answer, [Sentence(answer.strip())] if answer.strip() else (), **meta)
 
 
@@ -252,7 +252,7 @@ def _surer(estimator: str, values: Sequence[Any]) -> tuple[list[float | None], b
     less a stated confidence give this confidence, 1 - u. The numbers of all others have no scale: they are negated.
 
     Raises:
-        LovecError: minus the logarithm of a probability is negative, or a value is no number.
+        LovecError: minus the logarithm of a probability is negative, or a value is not a number.
     """
     numbers = [confidence_of(value) for value in values]
     if estimator in _LIKELIHOODS:

@@ -47,7 +47,7 @@ _OTHER = re.compile(r"[^0-9a-z]+")
 
 
 def plain_name(text: str) -> str:
-    """Return a word or the name of a column in lower case, with one underscore for whatever is no letter or digit."""
+    """Return a word or the name of a column in lower case, with an underscore for all but letters and digits."""
     return _OTHER.sub("_", text.lower()).strip("_")
 
 
@@ -62,7 +62,7 @@ def confidence_of(value: Any, scale: float | None = None) -> float | None:
         The number; None where there is none. With a scale it lies in [0, 1].
 
     Raises:
-        LovecError: the value is no finite number, or lies outside the scale.
+        LovecError: the value is not a finite number, or lies outside the scale.
     """
     if type(value) is not float:  # most values are
         number = _number(value, "confidence")
@@ -93,7 +93,7 @@ def label_of(value: Any, scale: float | None = None, opposite: bool = False) -> 
         The factuality; None where the value says nothing, such as "IR" (irrelevant) or an empty cell.
 
     Raises:
-        LovecError: the value is no label, or lies outside the scale.
+        LovecError: the value is not a label, or lies outside the scale.
     """
     if isinstance(value, str):
         meaning = _meaning(value)

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from lovec.engines.common import when_gone
+from lovec.engines.common import on_finalize
 from lovec.types import LovecError
 
 
@@ -35,7 +35,7 @@ class AdapterFolders:
             Path(root).mkdir(parents=True, exist_ok=True)
         self._parent = Path(tempfile.mkdtemp(prefix="lovec-adapters-", dir=root))
         self._parent.chmod(0o755)  # mkdtemp creates a private folder, but a server may run as another user
-        self._remove = when_gone(self, shutil.rmtree, str(self._parent), ignore_errors=True)
+        self._remove = on_finalize(self, shutil.rmtree, str(self._parent), ignore_errors=True)
         self._count = 0
         self._written: bytes | None = None  # fingerprint of the newest adapter
         self.current: Path | None = None

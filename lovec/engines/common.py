@@ -16,10 +16,10 @@ TokenCallback: TypeAlias = Callable[[int], bool]
 """Called with each sampled token of one completion; returns False to stop the completion."""
 
 
-def when_gone(owner: object, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[[], Any]:
+def on_finalize(owner: object, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[[], Any]:
     """Call a function once when an object is gone, when the process ends, or when the return value is called.
 
-    A fork of the process has a copy of the object, whose end is none of the original's: nothing is called there.
+    A fork of the process has a copy of the object, whose end is not one of the original's: nothing is called there.
 
     Args:
         owner: the object; ``function`` must not refer to it.

@@ -142,7 +142,7 @@ class CompletionClient:
     async def score(
         self, contexts: Sequence[Sequence[int]], tree: ChoiceTree, written: Sequence[Steps] = ()
     ) -> list[list[float]]:
-        """Return the exact log-probability of every whole choice after every context, see ``VllmServer.score``.
+        """Return the exact log-probability of every whole choice after every context, see ``RemoteVllm.score``.
 
         Args:
             contexts: token ids of each context.
@@ -160,7 +160,7 @@ class CompletionClient:
         tree: ChoiceTree = NO_CHOICES,
         top: int = 0,
     ) -> list[TokenScores]:
-        """Return the log-probabilities of given tokens, and of choices behind, see ``VllmServer.token_logps``."""
+        """Return the log-probabilities of given tokens, and of choices behind, see ``RemoteVllm.token_logps``."""
         texts = checked_texts(contexts, 1, self.context_length, "context")
         check_starts(texts, starts, top)
 
@@ -328,7 +328,7 @@ def read_models(text: str) -> list[dict[str, Any]]:
     """Return the models and adapters of a server from its reply to ``/models``.
 
     Raises:
-        MalformedReply: the reply is no list of models.
+        MalformedReply: the reply is not a list of models.
     """
     try:
         cards = json.loads(text)["data"]

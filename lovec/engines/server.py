@@ -10,9 +10,9 @@ from uuid import uuid4
 from lovec.calls import ApiClient, CallFailed, ServerRefused, read_key, server_address
 from lovec.choices import ChoiceTree
 from lovec.engines.adapters import read_adapter_config
-from lovec.engines.common import by_prompt, check_vllm_temperature, sample_rows, when_gone
+from lovec.engines.common import by_prompt, check_vllm_temperature, on_finalize, sample_rows
 from lovec.engines.completions import CallbackFailed, CompletionClient, Prefill, read_models
-from lovec.engines.server_link import Link
+from lovec.engines.server_connection import Connection
 from lovec.settings import Count, CountFromZero, Positive, checked
 from lovec.types import Completion, LovecError, OnToken, Sampling, TokenScores
 
@@ -30,7 +30,7 @@ _ADVICE = {
 
 
 @checked()
-class VllmServer:
+class RemoteVllm:
     """Samples and scores with a model that a vLLM server (0.32 or later) runs, and with the policy's newest adapter.
 
     The server has to serve the policy's base model. ``sync`` writes the adapter to a folder whenever it has changed,
@@ -79,7 +79,7 @@ class VllmServer:
         self.retries = retries
         self._prefill = Prefill()
         self._adapter_dir = adapter_dir
-        self._link: Link | None = None
+        self._connection: Connection | None = None
         self._end_link: Callable[[], Any] = lambda: None
 
     # Models and adapters
@@ -90,15 +90,15 @@ class VllmServer:
         Raises:
             LovecError: there is no server, it does not serve the model, or it cannot load the adapter.
         """
-        link = self._connected()
-        folder = link.folders.write(policy)
+        connection = self._connected()
+        folder = connection.folders.write(policy)
         if folder is None:
-            link.client.model = link.base
+            connection.client.model = connection.base
             return
-        if folder != link.adapter_folder:
-            self._load_adapter(link, folder)
-            link.folders.clean()
-        link.client.model = link.adapter
+        if folder != connection.adapter_folder:
+            self._load_adapter(connection, folder)
+            connection.folders.clean()
+        connection.client.model = connection.adapter
 
     def open(self, model: str, adapter: str | None = None) -> None:
         """Run a model without a policy.
@@ -110,11 +110,11 @@ class VllmServer:
         Raises:
             LovecError: as for ``sync``; or there is no adapter in the folder.
         """
-        link = self._connected(model)
-        link.client.model = link.base
+        connection = self._connected(model)
+        connection.client.model = connection.base
         if adapter is not None:
-            self._load_adapter(link, Path(adapter).absolute())
-            link.client.model = link.adapter
+            self._load_adapter(connection, Path(adapter).absolute())
+            connection.client.model = connection.adapter
 
     @property
     def prefill_tokens(self) -> int:
@@ -133,7 +133,7 @@ class VllmServer:
     def close(self) -> None:
         """Unload the adapter, remove its folder and close the connection; ``sync`` opens a new one."""
         self._end_link()
-        self._link = None
+        self._connection = None
 
     # Sampling and scoring
 
@@ -166,12 +166,12 @@ class VllmServer:
             LovecError: a prompt is empty or leaves no room, a setting is out of range, a call failed, or the server
                 returns log-probabilities of another temperature.
         """
-        link = self._running()
+        connection = self._running()
         rows = sample_rows(prompts, sampling, keys, on_token, self.context_length)
         check_vllm_temperature(sampling.temperature)
         if rows and not sampling.keeps_logps:
-            self._check_temperature(link)
-        replies = self._run(link.client.sample(rows, sampling, stop_ids))
+            self._check_temperature(connection)
+        replies = self._run(connection.client.sample(rows, sampling, stop_ids))
         return by_prompt([reply.completion(stop_ids, sampling) for reply in replies], sampling)
 
     def score(self, contexts: Sequence[Sequence[int]], choices: Sequence[Sequence[int]]) -> list[list[float]]:
@@ -239,23 +239,23 @@ class VllmServer:
         except (CallFailed, ServerRefused) as error:
             raise LovecError(f"the vLLM server at {self.url}: {error}") from None
 
-    def _running(self) -> Link:
-        if self._link is None or not self._link.client.model:
+    def _running(self) -> Connection:
+        if self._connection is None or not self._connection.client.model:
             raise LovecError("the engine has no model yet; call sync(policy) first")
-        return self._link
+        return self._connection
 
-    def _connected(self, model: str | None = None) -> Link:
+    def _connected(self, model: str | None = None) -> Connection:
         """Return the connection, made at the first call or for another base model."""
         name = model or self.model
-        if self._link is not None and (name is None or name in self._link.names):
-            return self._link
+        if self._connection is not None and (name is None or name in self._connection.names):
+            return self._connection
         self.close()
         client = CompletionClient(self._api(self.retries), max_calls=self.max_rows, prefill=self._prefill)
-        link = Link(client, self._adapter_dir)
+        connection = Connection(client, self._adapter_dir)
         try:
-            cards = link.run(link.client.api.get("/models", read_models))
+            cards = connection.run(connection.client.api.get("/models", read_models))
         except (CallFailed, ServerRefused) as error:
-            link.end()
+            connection.end()
             raise LovecError(
                 f"there is no vLLM server at {self.url} ({error}); start one: python -m "
                 "vllm.entrypoints.openai.api_server --model ..., or correct url"
@@ -263,41 +263,41 @@ class VllmServer:
         bases = [card for card in cards if not card.get("parent")]
         base = next((card for card in bases if name in (None, card["id"], card.get("root"))), None)
         if base is None:
-            link.end()
+            connection.end()
             raise LovecError(
                 f"model {name!r} is not served at {self.url}, expected one of "
                 f"{', '.join(card['id'] for card in bases)}; correct model, or start the server with it"
             )
-        link.base, link.names = base["id"], {base["id"], base.get("root")}
-        link.client.context_length = base.get("max_model_len")
-        self._link, self._end_link = link, when_gone(self, link.end)
-        return link
+        connection.base, connection.names = base["id"], {base["id"], base.get("root")}
+        connection.client.context_length = base.get("max_model_len")
+        self._connection, self._end_link = connection, on_finalize(self, connection.end)
+        return connection
 
-    def _load_adapter(self, link: Link, folder: Path) -> None:
+    def _load_adapter(self, connection: Connection, folder: Path) -> None:
         """Let the server load the adapter in a folder, under a name that was never used before."""
         rank = read_adapter_config(folder).get("r")
         name = f"lovec-{uuid4().hex}"
         try:
             body = {"lora_name": name, "lora_path": str(folder)}
-            link.run(link.client.api.post("/load_lora_adapter", body, str, retries=0))
+            connection.run(connection.client.api.post("/load_lora_adapter", body, str, retries=0))
         except (CallFailed, ServerRefused) as error:
             raise LovecError(
                 f"the vLLM server at {self.url} cannot load the adapter in {folder} ({error}); start it with "
                 f"VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, --enable-lora and --max-lora-rank {rank} or more, and let it "
                 "see the folder (adapter_dir)"
             ) from None
-        link.unload_adapter()
-        link.adapter, link.adapter_folder = name, folder
+        connection.unload_adapter()
+        connection.adapter, connection.adapter_folder = name, folder
 
-    def _check_temperature(self, link: Link) -> None:
+    def _check_temperature(self, connection: Connection) -> None:
         """Check, once per connection, that log-probabilities at half the temperature lie twice as far apart.
 
         Raises:
             LovecError: they do not.
         """
-        if not link.temperature_checked and not self._run(link.client.has_temperature()):
+        if not connection.temperature_checked and not self._run(connection.client.has_temperature()):
             raise LovecError(
                 f"the vLLM server at {self.url} gives log-probabilities before the temperature; start it with "
                 "--logprobs-mode processed_logprobs"
             )
-        link.temperature_checked = True
+        connection.temperature_checked = True

@@ -137,7 +137,7 @@ class VllmEngine:
             self.close()
             raise LovecError(
                 f"vLLM runs {model} with transformers' own {name}, which it changes in this process, so that the "
-                "policy can no longer be computed; start a vLLM server and use lovec.engines.VllmServer"
+                "policy can no longer be computed; start a vLLM server and use lovec.engines.RemoteVllm"
             )
         if self._folders is None:
             self._folders = AdapterFolders()

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from lovec.engines.common import TokenCallback, TokenReply, when_gone
+from lovec.engines.common import TokenCallback, TokenReply, on_finalize
 from lovec.types import LovecError
 
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
@@ -72,7 +72,7 @@ class LocalVllm:
             if torch.distributed.get_world_size() > 1:
                 raise LovecError(
                     "VllmEngine runs in one process and this run has several; start a vLLM server and use "
-                    "lovec.engines.VllmServer, or train with --trainer.devices 1"
+                    "lovec.engines.RemoteVllm, or train with --trainer.devices 1"
                 )
             if not _group_users:
                 _group_users.append("the group existed before")
@@ -258,7 +258,7 @@ def _finalizer(owner: LocalVllm, llm: Any) -> Callable[[], Any]:
             core.scheduler.shutdown()
             gc.unfreeze()
 
-    return when_gone(owner, release)
+    return on_finalize(owner, release)
 
 
 def _add_output(output: Any, request: VllmRequest, reply: TokenReply) -> bool:

@@ -94,7 +94,7 @@ class Comparison(EvaluationModule):
             rank_zero_info(f"{name} tags")
             with measurement.using_adapter(path):
                 measurement.tag_all()
-                measurement.finish_method(name, self.deployment_of(path))
+                measurement.finish_method(name, self.served_confidence_of(path))
                 tokens += measurement.next_tokens(name)
         for first, second in self.hybrids:
             measurement.measure_hybrid(first, second)

@@ -28,8 +28,8 @@ from lovec.calibration import Isotonic, Platt
 from lovec.datasets.jsonl import write_records
 from lovec.evaluation.evaluator import EvaluationConfig, Evaluator, answered, tagged_file
 from lovec.evaluation.next_tokens import next_tokens
-from lovec.evaluation.places import RESULTS, TestFolder
-from lovec.evaluation.processes import gather, in_data_order, meet, own_share
+from lovec.evaluation.processes import barrier, gather, in_data_order, own_share
+from lovec.evaluation.run_folders import RESULTS, TestFolder
 from lovec.files import write_text
 from lovec.metrics.records import READOUTS, sentence_pairs
 from lovec.policy import Policy
@@ -37,8 +37,8 @@ from lovec.progress import doing
 from lovec.results import write_results, written_by
 from lovec.stopwatch import Stopwatch
 from lovec.taggers import IterativeTagger
-from lovec.taggers.deployment import DEPLOYED, Deployment
 from lovec.taggers.scoring_check import scoring_difference
+from lovec.taggers.served_confidence import DEPLOYED, ServedConfidence
 from lovec.types import FREE_FORM, ITERATIVE, Kind, LovecError, Readout, Record, ResultRow, Sampling, Tagger
 
 VANILLA = "Vanilla"
@@ -112,18 +112,18 @@ class Measurement:
         for records in self._batches(self.records, "tagging all records"):
             self.tag(records)
 
-    def finish_method(self, name: str, deployment: Deployment | None = None) -> None:
+    def finish_method(self, name: str, served: ServedConfidence | None = None) -> None:
         """Add the rows of a method that has tagged all records, and its variants that the settings ask for.
 
         Args:
             name: its name in tables.
-            deployment: what users of its adapter get as confidences; None where there is no calibration.
+            served: what users of its adapter get as confidences; None where there is no calibration.
         """
         tagged = self._tagged
         self._finish(name, "method")
         self._compare_scoring(name)
-        if deployment is not None and deployment.calibrations:
-            self._measure_deployed(name, tagged, deployment)
+        if served is not None and served.calibrations:
+            self._measure_deployed(name, tagged, served)
         if self.config.recalibrated:
             self._measure_recalibrated(name, tagged, self.evaluator.tag_and_label, self.evaluator.modes)
         if self.config.ablate_history and ITERATIVE in self.evaluator.modes:
@@ -264,10 +264,10 @@ class Measurement:
         self._tagged.setdefault(mode, []).extend(tagged)
         self.evaluator.update(mode, tagged)
 
-    def _measure_deployed(self, method: str, tagged: Mapping[str, list[Record]], deployment: Deployment) -> None:
+    def _measure_deployed(self, method: str, tagged: Mapping[str, list[Record]], served: ServedConfidence) -> None:
         """Measure the confidences that users of an adapter get, after the calibration that lies beside it."""
         for mode in self.evaluator.modes:
-            deployed = [deployment.record(record, mode) for record in tagged.get(mode, [])]
+            deployed = [served.record(record, mode) for record in tagged.get(mode, [])]
             self._add(mode, [with_confidences(r, (s.confidence for s in r.sentences)) for r in deployed])
         self._finish(method, "method", None, ["stated"], readout=DEPLOYED)
 
@@ -339,7 +339,7 @@ class Measurement:
         """
         modes = self.evaluator.modes if modes is None else modes
         files = {mode: tagged_file(method, mode, fields.get("readout", "stated")) for mode in modes}
-        meet(self.trainer)
+        barrier(self.trainer)
         for row in self.evaluator.rows(method, kind, self.seed, modes):
             if row.readout in readouts:
                 self.results.append(replace(row, file=files[row.mode], **fields))

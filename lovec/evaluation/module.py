@@ -20,9 +20,9 @@ from lovec.encoding import Encoder, Scoring
 from lovec.engines import TransformersEngine
 from lovec.evaluation.evaluator import EvaluationConfig, Evaluator, answered
 from lovec.evaluation.measurement import Measurement, check_method_names
-from lovec.evaluation.places import UNFINISHED, TestFolder, predictions_file, set_aside
-from lovec.evaluation.processes import in_data_order, load_policy, meet, refuse_together
+from lovec.evaluation.processes import barrier, in_data_order, load_policy, raise_on_all_ranks
 from lovec.evaluation.prompting import instruction_of, scoring_of
+from lovec.evaluation.run_folders import UNFINISHED, TestFolder, predictions_file, set_aside
 from lovec.evaluation.stopping import SignalConnector
 from lovec.files import check_writable, same_content
 from lovec.models import resolve_model
@@ -53,7 +53,7 @@ from lovec.progress import doing
 from lovec.provenance import Provenance, weights_of
 from lovec.settings import NO_EFFECT, CheckedSettings, Seed
 from lovec.taggers import FreeFormTagger, IterativeTagger
-from lovec.taggers.deployment import Deployment, with_mean_readout
+from lovec.taggers.served_confidence import ServedConfidence, with_mean_readout
 from lovec.taggers.session import adapter_folder, policy_provenance
 from lovec.tags import TagFormat
 from lovec.types import (
@@ -174,8 +174,10 @@ class EvaluationModule(LightningModule, CheckedSettings):
                 self._load_policy(config, reference=self.needs_reference and fitting, trained=fitting)
                 if fitting and self.policy.adapted_note is not None:
                     rank_zero_info(self.policy.adapted_note)
-            if self.trainer.state.fn == TrainerFn.FITTING and self.policy.padded_because is not None:
-                rank_zero_info(f"rows are padded, and equal beginnings computed again: {self.policy.padded_because}")
+            if self.trainer.state.fn == TrainerFn.FITTING and self.policy.packing_disabled_reason is not None:
+                rank_zero_info(
+                    f"rows are padded, and equal beginnings computed again: {self.policy.packing_disabled_reason}"
+                )
             # The instruction of the data speaks of 0 to 10.
             instruction = getattr(data, "instruction", None) if self.scale == DEFAULT_SCALE else None
             instruction = self._instruction(instruction)
@@ -237,7 +239,7 @@ class EvaluationModule(LightningModule, CheckedSettings):
     def taggers(self) -> dict[str, Tagger]:
         """Return a tagger per mode, with the current engine and encoder; a mode may be left out."""
         sampling = Sampling(max_new_tokens=self.evaluation.max_new_tokens)
-        needs = {mode: self._deployment.needs_likelihoods(mode) for mode in MODES}
+        needs = {mode: self._served.needs_likelihoods(mode) for mode in MODES}
         history = self.evaluation.history
         return {
             ITERATIVE: IterativeTagger(self.engine, self.encoder, history=history, likelihoods=needs[ITERATIVE]),
@@ -247,13 +249,13 @@ class EvaluationModule(LightningModule, CheckedSettings):
         }
 
     @cached_property
-    def _deployment(self) -> Deployment:
+    def _served(self) -> ServedConfidence:
         """What users of the adapter get as confidences; outside training, and where an adapter's folder is measured."""
         adapter = self.tested_adapter()
         measures = self.trainer.state.fn in (TrainerFn.TESTING, TrainerFn.PREDICTING) and self.trainer.ckpt_path is None
-        return self.deployment_of(adapter) if measures and adapter is not None else Deployment()
+        return self.served_confidence_of(adapter) if measures and adapter is not None else ServedConfidence()
 
-    def deployment_of(self, adapter: str) -> Deployment:
+    def served_confidence_of(self, adapter: str) -> ServedConfidence:
         """Return what users of an adapter get as confidences.
 
         Args:
@@ -263,7 +265,7 @@ class EvaluationModule(LightningModule, CheckedSettings):
             LovecError: the calibration beside it was fitted to other scores than this run measures.
         """
         folder = adapter_folder(adapter)
-        return Deployment.beside(folder, lambda: self._provenance(folder))
+        return ServedConfidence.beside(folder, lambda: self._provenance(folder))
 
     def _provenance(self, adapter: str) -> Provenance:
         """Return what decides the scores of the adapter in a folder."""
@@ -305,7 +307,7 @@ class EvaluationModule(LightningModule, CheckedSettings):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Refuse a checkpoint of another run; build adapters of its shape, and refuse weights that do not fit them."""
-        refuse_together(self.trainer, self._misfit(checkpoint))
+        raise_on_all_ranks(self.trainer, self._misfit(checkpoint))
         self._run = start_of(checkpoint, "run") or self._run
         shape = adapter_shape(checkpoint) if KEY in checkpoint else None
         if shape is not None and shape != self.policy.shape:  # the trainer knew no checkpoint when the model was built
@@ -358,7 +360,7 @@ class EvaluationModule(LightningModule, CheckedSettings):
     def on_validation_epoch_end(self) -> None:
         """Log ``val/...`` of the first mode and ``val/<mode>/...`` of the others, in domain."""
         prefixes = {("sentence", "stated"): "", ("passage", "stated"): "passage_", ("sentence", "mean"): "mean_"}
-        meet(self.trainer)
+        barrier(self.trainer)
         rows = self.evaluator.rows(method=type(self).__name__, seed=self.seed)
         self.validation_results = [row for row in rows if row.domain == self.evaluator.domains[0]]
         for row in self.validation_results:
@@ -406,7 +408,7 @@ class EvaluationModule(LightningModule, CheckedSettings):
     def on_test_epoch_end(self) -> None:
         """Measure what the method is compared with, set ``results``, and write them and every tagged record."""
         (name,) = self.methods
-        self.measurement.finish_method(name, self._deployment)
+        self.measurement.finish_method(name, self._served)
         if self.evaluation.vanilla:
             self.measurement.measure_vanilla()
         self.measurement.measure_constant()
@@ -440,7 +442,7 @@ class EvaluationModule(LightningModule, CheckedSettings):
                 )
             if records:
                 answers = with_mean_readout(self.evaluator.taggers[mode].tag(records))
-                tagged.update({record.id: self._deployment.record(record, mode) for record in answers})
+                tagged.update({record.id: self._served.record(record, mode) for record in answers})
         ordered = [tagged[record.id] for record in rows]
         self._predicted += ordered
         return [record_to_dict(record) for record in ordered]
@@ -456,7 +458,7 @@ class EvaluationModule(LightningModule, CheckedSettings):
                 rank_zero_info(f"what was there, of another prediction, is kept in {set_aside(self.run_dir, path)}")
             os.replace(fresh, path)
             rank_zero_info(f"{counted(len(records), 'tagged record')} written to {path}")
-            for note in dict.fromkeys(map(self._deployment.note, MODES)):
+            for note in dict.fromkeys(map(self._served.note, MODES)):
                 rank_zero_info(note)
 
 

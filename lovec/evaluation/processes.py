@@ -15,14 +15,14 @@ from lovec.types import LovecError, Record
 T = TypeVar("T")
 
 
-def meet(trainer: Any) -> None:
+def barrier(trainer: Any) -> None:
     """Make sure that no process is still in a forward pass. Every process must call it before values are exchanged.
 
-    With a sharded base the others take part in that forward pass, see ``ShardedStrategy.meet``; without, there is
-    nothing to do.
+    With a sharded base the others take part in that forward pass, see ``ShardedStrategy.sync_forwards``; without,
+    there is nothing to do.
     """
     if trainer.world_size > 1 and isinstance(trainer.strategy, ShardedStrategy):
-        trainer.strategy.meet()
+        trainer.strategy.sync_forwards()
 
 
 def load_policy(trainer: Any, load: Callable[[], Policy]) -> Policy:
@@ -33,13 +33,13 @@ def load_policy(trainer: Any, load: Callable[[], Policy]) -> Policy:
         load: loads the policy.
 
     Raises:
-        LovecError: the policy cannot be loaded or split, see ``refuse_together``.
+        LovecError: the policy cannot be loaded or split, see ``raise_on_all_ranks``.
     """
     strategy = trainer.strategy
     if not isinstance(strategy, ShardedStrategy):
         return load()
     policy, problem = strategy.load_sharded(load)
-    refuse_together(trainer, problem)
+    raise_on_all_ranks(trainer, problem)
     assert policy is not None
     strategy.begin()
     return policy
@@ -49,13 +49,13 @@ def gather(trainer: Any, part: T) -> list[T]:
     """Return the parts of all processes, by rank, on every process. Every process must call it."""
     if trainer.world_size == 1:
         return [part]
-    meet(trainer)
+    barrier(trainer)
     parts: list[Any] = [None] * trainer.world_size
     dist.all_gather_object(parts, part)
     return parts
 
 
-def refuse_together(trainer: Any, problem: str | None) -> None:
+def raise_on_all_ranks(trainer: Any, problem: str | None) -> None:
     """Stop every process where one of them has a problem; the first process says which. Every process must call it.
 
     Args:

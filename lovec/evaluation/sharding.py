@@ -93,31 +93,31 @@ class ShardedStrategy(ModelParallelStrategy):
         assert self._forwards is not None
         self._forwards.begin()
 
-    def meet(self) -> None:
-        """Wait until every process calls this, see ``CollectiveForwards.meet``; needed before they exchange values."""
+    def sync_forwards(self) -> None:
+        """Wait until every process calls this, see ``CollectiveForwards``; needed before they exchange values."""
         if self._forwards is not None:
-            self._forwards.meet()
+            self._forwards.sync_forwards()
 
     # What Lightning exchanges
 
     def barrier(self, name: str | None = None) -> None:
         """Wait for all processes."""
-        self.meet()
+        self.sync_forwards()
         super().barrier(name)
 
     def broadcast(self, obj: Any, src: int = 0) -> Any:
         """Return the object of one process on all of them."""
-        self.meet()
+        self.sync_forwards()
         return super().broadcast(obj, src)
 
     def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
         """Reduce a tensor over all processes."""
-        self.meet()
+        self.sync_forwards()
         return super().reduce(tensor, group, reduce_op)
 
     def all_gather(self, tensor: Any, group: Any = None, sync_grads: bool = False) -> Any:
         """Gather a tensor from all processes."""
-        self.meet()
+        self.sync_forwards()
         return super().all_gather(tensor, group, sync_grads)
 
     # Checkpoints hold adapters only, which are whole on every process: all as in a run of one process.

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from lightning.pytorch import Trainer
 from lightning.pytorch.trainer.connectors.signal_connector import _SignalConnector
 
-from lovec.evaluation.processes import meet
+from lovec.evaluation.processes import barrier
 from lovec.progress import rounded_time
 from lovec.signals import SIGNALS, Terminated
 
@@ -128,7 +128,7 @@ class SignalConnector(_SignalConnector):
         """Return whether a process has got a signal, the same on every process. Every process must call it."""
         self.agreed = self._noted
         if self.trainer.world_size > 1:
-            meet(self.trainer)
+            barrier(self.trainer)
             noted = torch.tensor(self._noted, device=self.trainer.strategy.root_device)
             dist.all_reduce(noted, op=dist.ReduceOp.MAX)
             self.agreed = int(noted)

@@ -46,7 +46,9 @@ def open_data_set(
     """
     cls = data_sets().get(name) or import_object(name)
     if not _has_questions(cls):
-        raise LovecError(f"{name} is no data set, expected a subclass of QuestionSet that overrides questions(split)")
+        raise LovecError(
+            f"{name} is not a data set, expected a subclass of QuestionSet that overrides questions(split)"
+        )
     options |= {} if path is None else {"path": path}
     try:
         data = cls(**options)

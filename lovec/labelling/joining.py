@@ -166,7 +166,7 @@ def _check(parts: Sequence[Sequence[_Part]]) -> None:
             if part.manifest.origin.source != {"file": before.manifest.digest}:
                 raise LovecError(
                     f"{part.path} was not made of the {before.path.name} beside it; run the stage again with --redo, "
-                    "or remove the file that is no part of the run"
+                    "or remove the file that is not a part of the run"
                 )
         for part, first in zip(row, parts[0], strict=True):
             # All but the first file of a shard are made of the one before, and differ with it.

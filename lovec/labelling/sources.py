@@ -60,7 +60,7 @@ class Shard:
         count: number of shards.
 
     Raises:
-        LovecError: one of them is no integer above 0, or the number is above the count.
+        LovecError: one of them is not an integer above 0, or the number is above the count.
     """
 
     number: Count
@@ -165,5 +165,5 @@ def input_digest(path: str | os.PathLike[str]) -> str:
     """
     if (stored := HubRows.parse(os.fspath(path))) is not None:
         return stored.identity
-    open_input(path).close()  # refuses what is no file
+    open_input(path).close()  # refuses what is not a file
     return file_digest(path)

@@ -177,7 +177,7 @@ def _part(state: Any, name: str) -> dict[str, Any]:
     """Return an object in a manifest.
 
     Raises:
-        LovecError: it is no object.
+        LovecError: it is not an object.
     """
     found = state.get(name) if isinstance(state, dict) else None
     if not isinstance(found, dict):

@@ -246,7 +246,7 @@ class Manifest:
             fix: what to do about one that cannot be used, for the error.
 
         Raises:
-            LovecError: it cannot be read, or is no manifest.
+            LovecError: it cannot be read, or is not a manifest.
         """
         data = read_json(path, _MOST_BYTES, fix)
         try:
@@ -263,7 +263,7 @@ class Manifest:
                 checked_text(found["digest"], "its digest"),
             )
         except LovecError as error:
-            raise LovecError(f"{path} is no manifest of a stage: {error}; {fix}") from None
+            raise LovecError(f"{path} is not a manifest of a stage: {error}; {fix}") from None
 
     @property
     def records(self) -> int:
@@ -324,7 +324,7 @@ def _earlier_state(manifest: Path, origin: Origin, files: Sequence[Path]) -> Jso
     current = [path.stat().st_size if path.exists() else 0 for path in files]
     if len(earlier.sizes) != len(files):
         raise LovecError(
-            f"{manifest} is no manifest of this stage: it has sizes of {len(earlier.sizes)} files, expected "
+            f"{manifest} is not a manifest of this stage: it has sizes of {len(earlier.sizes)} files, expected "
             f"{len(files)}; {_START_AGAIN}"
         )
     shorter = any(now < size for now, size in zip(current, earlier.sizes, strict=True))

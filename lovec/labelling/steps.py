@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from lovec.answers import split_record, untag
 from lovec.datasets.pairs import WrongScores, with_rejected
 from lovec.encoding import Encoder
 from lovec.labelling.stage import Outcome
 from lovec.settings import Seed, checked
 from lovec.thoughts import thought_length
 from lovec.types import Engine, LovecError, Oracle, Record, Sampling, checked_ratings
+from lovec.untag import split_record, untag
 
 _SENTENCE_ENDS = (*".!?…\"'”)]*。", "\u2019", "\uff01", "\uff1f")
 
@@ -148,7 +148,7 @@ class SplitStep:
         """Return records with sentences; those that have sentences keep them.
 
         Confidence tags in the text are removed, so that an oracle never sees them, and their scores are kept as scores.
-        What states nothing (see ``lovec.types.PartKind``) stays in the answer and is no sentence.
+        What states nothing (see ``lovec.types.PartKind``) stays in the answer and is not a sentence.
         An abstention keeps its answer and gets no sentences, and ``meta["abstained"]`` is True. If an answer was cut
         off by the token limit, its unfinished last sentence is left out, because it cannot be labelled.
         """

@@ -22,8 +22,8 @@ from lovec.callbacks import Monitor, Probe
 from lovec.callbacks.estimate import VALIDATION
 from lovec.datasets.stored import Extent
 from lovec.evaluation.module import EvaluationModule
-from lovec.evaluation.places import set_aside_measured
 from lovec.evaluation.processes import reduce_over_processes
+from lovec.evaluation.run_folders import set_aside_measured
 from lovec.evaluation.sampling import drawn, validation_size
 from lovec.evaluation.stopping import TERMINATED, SignalConnector, StepDropped, name_of
 from lovec.exporting import trained_files

@@ -52,7 +52,9 @@ class PreferenceModule(PolicyModule):
     def encode(self, row: Record) -> Example:
         """Encode the chosen and the rejected answer."""
         if row.rejected is None:
-            raise LovecError(f"{row.id}: there are no rejected scores, so this is no preference pair; use a pairs file")
+            raise LovecError(
+                f"{row.id}: there are no rejected scores, so this is not a preference pair; use a pairs file"
+            )
         chosen, rejected = self.tagged(row, ratings(row, self.scale)), self.tagged(row, row.rejected)
         if chosen == rejected:
             self._equal.add(row.id)

@@ -15,7 +15,7 @@ from lovec.choices import ChoiceTree
 from lovec.modules.base import PolicyModule
 from lovec.modules.batching import Batch, Example
 from lovec.policy import TokenSequence
-from lovec.questions import SentenceQuestion
+from lovec.reply_scoring import SentenceQuestion
 from lovec.settings import Positive
 from lovec.types import LossOutput, LovecError, Record, Tagger, Term
 

@@ -128,7 +128,7 @@ def read_reply(body: str) -> ChatReply:
     """Return the first choice of a chat completion; one without a text is a reply, too, and has been paid for.
 
     Raises:
-        MalformedReply: the text is no chat completion.
+        MalformedReply: the text is not a chat completion.
     """
     try:
         data = json.loads(body)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from lovec.encoding import Encoder
 from lovec.notices import SingleWarning
 from lovec.prompts import prompt
-from lovec.questions import SentenceQuestion
+from lovec.reply_scoring import SentenceQuestion
 from lovec.settings import Count, checked
 from lovec.types import DEFAULT_SCALE, Engine, LovecError, Oracle, Readout, Record
 

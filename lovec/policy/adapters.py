@@ -22,7 +22,7 @@ from torch import Tensor
 
 from lovec.files import check_adapter_folder
 from lovec.hub import RANDOM, adapter_folder
-from lovec.imports import without_collection
+from lovec.imports import gc_paused
 from lovec.policy.targets import check_untied
 from lovec.provenance import WITHOUT_EFFECT
 from lovec.types import LovecError
@@ -112,14 +112,14 @@ def fresh_adapter(base: Any, lora: dict[str, Any], reference: bool) -> Any:
     Raises:
         LovecError: the target modules do not fit the model.
     """
-    with without_collection():
+    with gc_paused():
         from peft import LoraConfig, get_peft_model
 
     config = LoraConfig(**{"task_type": "CAUSAL_LM", **lora})
     try:
         with warnings.catch_warnings():  # PEFT asks by a name that transformers is giving up
             warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
-            with without_collection():  # PEFT imports more here
+            with gc_paused():  # PEFT imports more here
                 model = get_peft_model(base, config, adapter_name=ADAPTER)
             if reference:
                 model.add_adapter(REFERENCE, config)
@@ -218,7 +218,7 @@ def read_adapter(adapter: str) -> AdapterFiles:
         adapter: the folder, or the adapter's name on the hub.
 
     Raises:
-        LovecError: there is no adapter, a file is broken, weights are not finite, or it is no plain LoRA.
+        LovecError: there is no adapter, a file is broken, weights are not finite, or it is not a plain LoRA.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load_file

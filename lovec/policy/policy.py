@@ -57,7 +57,8 @@ class Policy(nn.Module):
         peft: the PEFT model.
         continued: whether there is a frozen copy of the adapter that serves as reference.
         max_length: the most tokens that a prompt and its completion may have together.
-        padded_because: why sequences that begin alike are computed one by one; None where they are computed as a trie.
+        packing_disabled_reason: why sequences that begin alike are computed one by one; None where they are computed as
+            a trie.
         adapted_note: which layers a fresh adapter is on, where the model has fused layers instead of those that were
             asked for; else None.
 
@@ -111,8 +112,10 @@ class Policy(nn.Module):
                 raise LovecError(
                     f"{config.model} scales its logits ({name}), which is not supported; use another model family"
                 )
-        self.padded_because = why_not_shared(self.model) if config.share_prefixes else "policy.share_prefixes is false"
-        self._window = None if self.padded_because else AttentionKind.of(self.model.config).window
+        self.packing_disabled_reason = (
+            why_not_shared(self.model) if config.share_prefixes else "policy.share_prefixes is false"
+        )
+        self._window = None if self.packing_disabled_reason else AttentionKind.of(self.model.config).window
 
     @property
     def model(self) -> Any:
@@ -133,7 +136,7 @@ class Policy(nn.Module):
     def shares_prefixes(self) -> bool:
         """Whether tokens with which several sequences of a batch begin are computed once."""
         kernels = self.device.type == "cpu" or (self.device.type == "cuda" and find_spec("triton") is not None)
-        return self.padded_because is None and kernels
+        return self.packing_disabled_reason is None and kernels
 
     @property
     def shape(self) -> dict[str, Any]:

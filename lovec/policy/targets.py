@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from lovec.imports import without_collection
+from lovec.imports import gc_paused
 from lovec.notices import listed
 from lovec.types import LovecError
 
@@ -80,7 +80,7 @@ class Targets:
 def check_untied(base: nn.Module, names: str | Collection[str], where: str) -> None:
     """Refuse a LoRA on the embeddings, and on an output layer that shares its weights with them.
 
-    An update of one of the two is none of the other, so it could not be merged into the weights that they share.
+    An update of one of the two is not one of the other, so it could not be merged into the weights that they share.
 
     Args:
         base: the model; it may have adapters.
@@ -107,7 +107,7 @@ def check_untied(base: nn.Module, names: str | Collection[str], where: str) -> N
 
 def _present(base: nn.Module, names: Collection[str]) -> set[str]:
     """Return those names that PEFT would find in the model."""
-    with without_collection():
+    with gc_paused():
         from peft import LoraConfig
         from peft.tuners.tuners_utils import check_target_module_exists
 

@@ -19,10 +19,10 @@ from functools import partial
 
 import torch
 
+from lovec.display import legend_html, passage_html, style, visible
 from lovec.metrics.records import confidence_of
 from lovec.metrics.risk import thresholds
 from lovec.notices import counted
-from lovec.passages import legend_html, passage_html, style, visible
 from lovec.reports.cells import levels_of
 from lovec.reports.inline import inline_svg
 from lovec.reports.lead import Lead

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from lovec import rewards
+from lovec.reports.breakdown import KINDS, slug
 from lovec.reports.curves import write_curves
 from lovec.reports.next_tokens import score_tokens
-from lovec.reports.places import KINDS, slug
 from lovec.reports.runs import RunResults, inside
 from lovec.reports.shown import Picture
 from lovec.reports.style import COLOURS, short, write_both

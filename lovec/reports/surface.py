@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lovec.reports.style import BLUE, FAINT, HALVES, INK, SIDE, FilePath, write_plot
-from lovec.rewards import Reward, best_score, reward_table, worth_most
+from lovec.rewards import Reward, argmax_with_ties, best_score, reward_table
 from lovec.types import DEFAULT_SCALE, LovecError, Scale
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def _draw_map(ax: Any, bar: Any, table: Sequence[Sequence[float]]) -> None:
     mesh = ax.pcolormesh(
         edges, edges, by_rating, cmap=colours, vmin=-most, vmax=most, edgecolors="white", linewidth=0.3
     )
-    best = [(score, rating) for rating, row in enumerate(by_rating) for score in worth_most(row)]
+    best = [(score, rating) for rating, row in enumerate(by_rating) for score in argmax_with_ties(row)]
     ax.scatter(*zip(*best, strict=True), s=11, color="white", edgecolors=INK, linewidths=0.5, zorder=3)
     ax.set(ylim=(-0.5, top + 0.5), aspect="equal", yticks=_ticks(top), xlabel="score (dots: the best)")
     ticks = [0.0, *(end for end in (low, high) if abs(end) > most / 5)]  # the label of an end near 0 would overlap it

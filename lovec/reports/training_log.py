@@ -90,7 +90,7 @@ def training_names(metric: str) -> tuple[str, str]:
     """Return the names under which training logs a metric of the answers learned from, and of probes.
 
     The first one that was logged counts. Of bad tags that is the probe: an objective that learns from given answers
-    logs the probability of what is no score, and no tag of a given answer is bad.
+    logs the probability of what is not a score, and no tag of a given answer is bad.
     """
     name = metric.removeprefix("mean_")
     names = f"train/{name}", f"train/probe_{name}"

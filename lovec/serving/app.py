@@ -214,11 +214,11 @@ def _served_model(session: Session | ApiTagger, limits: RequestLimits) -> Served
     """Return a model with what runs it: a thread for an engine of this process, tasks where another server does."""
     if isinstance(session, ApiTagger):
         return ProviderModel(session, limits.max_waiting)
-    from lovec.engines import VllmServer  # here, since other commands start without the libraries of engines
+    from lovec.engines import RemoteVllm  # here, since other commands start without the libraries of engines
     from lovec.serving.streams import StreamWorker
 
     engine, encoder = session.engine, session.encoder
-    if isinstance(engine, VllmServer):
+    if isinstance(engine, RemoteVllm):
         most = engine.max_rows + limits.max_waiting
         return SessionModel(session, StreamWorker(engine, encoder.stop_ids, encoder.choices, most))
     score = partial(score_answers, engine)

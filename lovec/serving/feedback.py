@@ -121,7 +121,7 @@ class Verdict(PlainObject):
 class _Remembered:
     mode: Mode
     readings: Sequence[Reading | None]
-    """By place; None for what is no statement."""
+    """By place; None for what is not a statement."""
 
 
 class Feedback:
@@ -139,10 +139,10 @@ class Feedback:
     """
 
     def __init__(self, path: str | os.PathLike[str], session: Session | ApiTagger) -> None:
-        deployment = self._deployment = session.deployment
+        served = self._served = session.served
         self._scores = scores_digest(session.provenance)
-        self._calibrations = {mode: _digest(deployment.calibration(mode), session.provenance) for mode in MODES}
-        promises = {mode: deployment.calibrations.get(mode) for mode in MODES}
+        self._calibrations = {mode: _digest(served.calibration(mode), session.provenance) for mode in MODES}
+        promises = {mode: served.calibrations.get(mode) for mode in MODES}
         self.watches = {mode: Watch.over(found.guarantees if found else ()) for mode, found in promises.items()}
         self.sentences = dict.fromkeys(MODES, 0)
         self._remembered: OrderedDict[str, _Remembered | None] = OrderedDict()
@@ -171,7 +171,7 @@ class Feedback:
         Args:
             response: the response; of several answers only the first is remembered, since they depend on each other.
         """
-        calibration = self._deployment.calibration(response.mode)
+        calibration = self._served.calibration(response.mode)
         readings = [
             Reading(
                 sentence.confidence,
@@ -248,7 +248,7 @@ class Feedback:
                 last = len(remembered.readings) - 1
                 raise RequestRefused(f"there is no sentence {number} in this answer, the last is {last}", place)
             if (reading := remembered.readings[number]) is None:
-                raise RequestRefused(f"sentence {number} is no statement (see its kind); leave it out", place)
+                raise RequestRefused(f"sentence {number} is not a statement (see its kind); leave it out", place)
             calibration = self._calibrations[remembered.mode]
             read = (reading.confidence, reading.rank, reading.readouts)
             of = (remembered.mode, self._scores, calibration)
@@ -314,7 +314,7 @@ def _opened(path: str | os.PathLike[str]) -> BinaryIO:
         raise LovecError(f"--feedback {path} belongs to another server that is running; give another file") from None
     if not os.path.isfile(path):
         file.close()
-        raise LovecError(f"--feedback {path} is no regular file; give the path of a file")
+        raise LovecError(f"--feedback {path} is not a regular file; give the path of a file")
     content_end = file.seek(0, os.SEEK_END)
     whole = _end_of_lines(file, content_end)
     for begin in {0, whole}:  # of what is not ours nothing is removed

@@ -17,7 +17,7 @@ const top_ = () => (served ? served.scale.length - 1 : 10);
 const statements = () => shown.sentences.filter(({ entry }) => !entry.kind);
 const count = (n, noun) => `${n} ${noun}${n === 1 ? "" : "s"}`;
 
-// The same bands as of lovec.passages: by the nearest tenth.
+// The same bands as of lovec.display: by the nearest tenth.
 function band(value) {
   if (value === null) return "none";
   const tenths = Math.floor(10 * value + 0.5);

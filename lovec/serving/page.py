@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from lovec.passages import TENTHS, legend_html, style, visible
+from lovec.display import TENTHS, legend_html, style, visible
 from lovec.templates import load_template
 
 PAGE_HEADERS: Mapping[str, str] = {

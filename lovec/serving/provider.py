@@ -140,7 +140,7 @@ class ProviderWorker(TaskWorker):
     def _unknown(self, sentences: int) -> str:
         """Return what follows from log-probabilities that the provider has not given."""
         problem = f"the provider gives no log-probabilities of the scores of {counted(sentences, 'sentence')}"
-        if self.tagger.deployment.calibration(FREE_FORM) is None:
+        if self.tagger.served.calibration(FREE_FORM) is None:
             return f"{problem}: the confidence is the stated score"
         return f"{problem}, and the calibration needs them, so there is no confidence"
 
@@ -204,7 +204,7 @@ class ProviderModel(ServedModel):
                 f"the method {tagger.method} takes many calls for every sentence, which is too slow for a server; use "
                 "verbal or p_true, or `lovec tag`"
             )
-        super().__init__(tagger.tags, tagger.deployment, ProviderWorker(tagger, waiting))
+        super().__init__(tagger.tags, tagger.served, ProviderWorker(tagger, waiting))
         self.tagger = tagger
 
     def note(self, mode: Mode) -> str:

@@ -9,14 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
-from lovec.passages import Breaks
+from lovec.display import Breaks
 from lovec.serving.history import History
 from lovec.serving.inline import Inline
 from lovec.serving.jobs import AnswerEnd
 from lovec.serving.wire import AnswerRequest, ChatRequest, RequestRefused, TagRequest, error_body
-from lovec.taggers.deployment import Deployment
 from lovec.taggers.freeform import ScoredSpan
 from lovec.taggers.scoring import Tagged
+from lovec.taggers.served_confidence import ServedConfidence
 from lovec.tagging import CUT_OFF
 from lovec.types import FREE_FORM, ITERATIVE, LovecError, Mode, Record, Sentence
 
@@ -29,7 +29,7 @@ class Response(ABC):
 
     Args:
         request: the request.
-        deployment: tells which sentences stay.
+        served: tells which sentences stay.
         mode: how the sentences are tagged.
         name: name of the model.
         inline: writes confidences into the text.
@@ -48,12 +48,12 @@ class Response(ABC):
     parts = 1
 
     def __init__(
-        self, request: AnswerRequest | TagRequest, deployment: Deployment, mode: Mode, name: str, inline: Inline
+        self, request: AnswerRequest | TagRequest, served: ServedConfidence, mode: Mode, name: str, inline: Inline
     ) -> None:
         self.request: AnswerRequest | TagRequest = request
         self.mode, self._name, self._inline = mode, name, inline
         try:
-            self._keeps = deployment.keeps(mode, request.min_confidence, request.keep_factual)
+            self._keeps = served.keeps(mode, request.min_confidence, request.keep_factual)
         except LovecError as error:
             raise RequestRefused(str(error), "keep_factual") from None
 
@@ -136,7 +136,7 @@ class AnswerResponse(Response):
         request: the request.
         history: the conversation so far.
         prompt: the same as its model reads it; it changes where earlier answers have to be scored first.
-        deployment: see ``Response``, as for ``name`` and ``inline``.
+        served: see ``Response``, as for ``name`` and ``inline``.
         name: name of the model.
         inline: writes confidences into the text.
         problems: what is wrong with the question.
@@ -156,12 +156,12 @@ class AnswerResponse(Response):
         request: AnswerRequest,
         history: History,
         prompt: Sequence[Any],
-        deployment: Deployment,
+        served: ServedConfidence,
         name: str,
         inline: Inline,
         problems: Sequence[str] = (),
     ) -> None:
-        super().__init__(request, deployment, FREE_FORM, name, inline)
+        super().__init__(request, served, FREE_FORM, name, inline)
         self.history = history
         self.prompt, self.parts = prompt, request.n
         self._problems = list(problems)
@@ -280,7 +280,7 @@ class TextResponse(Response):
         record: the text, cut into sentences and parts that are kept as they are.
         most: the most characters of a sentence that the model gets: longer ones have no score anyway, and encoding
             them would take long.
-        deployment: see ``Response``, as for ``inline``.
+        served: see ``Response``, as for ``inline``.
         name: name of the model.
         inline: writes confidences into the text.
         notices: what there is to say about the question that the text is taken to answer.
@@ -296,12 +296,12 @@ class TextResponse(Response):
         request: TagRequest,
         record: Record,
         most: int,
-        deployment: Deployment,
+        served: ServedConfidence,
         name: str,
         inline: Inline,
         notices: Sequence[str] = (),
     ) -> None:
-        super().__init__(request, deployment, ITERATIVE, name, inline)
+        super().__init__(request, served, ITERATIVE, name, inline)
         self.record = replace(record, sentences=tuple(replace(s, text=s.text[:most]) for s in record.sentences))
         self._texts = [sentence.text for sentence in record.sentences]
         self._breaks, self._gap = Breaks(record.answer), ""

@@ -20,8 +20,8 @@ from lovec.serving.pending import Pending
 from lovec.serving.responses import AnswerResponse, TextResponse
 from lovec.serving.wire import AnswerRequest, RequestRefused
 from lovec.taggers import IterativeTagger, Session
-from lovec.taggers.deployment import Deployment
 from lovec.taggers.freeform import GrowingAnswer
+from lovec.taggers.served_confidence import ServedConfidence
 from lovec.tagging import with_unknown_words
 from lovec.tags import TagFormat
 from lovec.types import FREE_FORM, ITERATIVE, LovecError, Mode, Record
@@ -36,7 +36,7 @@ class ServedModel(ABC):
 
     Args:
         tags: the tag words and the scale.
-        deployment: what becomes of the confidences.
+        served: what becomes of the confidences.
         worker: does the jobs.
 
     Attributes:
@@ -46,8 +46,8 @@ class ServedModel(ABC):
     most_characters = sys.maxsize
     """The most characters of a text that the model can read."""
 
-    def __init__(self, tags: TagFormat, deployment: Deployment, worker: EngineWorker | TaskWorker) -> None:
-        self.tags, self.deployment, self.worker = tags, deployment, worker
+    def __init__(self, tags: TagFormat, served: ServedConfidence, worker: EngineWorker | TaskWorker) -> None:
+        self.tags, self.served, self.worker = tags, served, worker
 
     @abstractmethod
     def note(self, mode: Mode) -> str:
@@ -97,7 +97,7 @@ class SessionModel(ServedModel):
     def __init__(self, session: Session, worker: EngineWorker | TaskWorker) -> None:
         # A tokenizer has settings that a call may change: the engine's thread and those of requests each have one.
         encoder = session.encoder
-        super().__init__(encoder.tags, session.deployment, worker)
+        super().__init__(encoder.tags, session.served, worker)
         self.session = session
         self.encoder = Encoder(
             copy.deepcopy(encoder.tokenizer), encoder.instruction, encoder.tags, encoder.scoring, encoder.stop_ids
@@ -110,7 +110,7 @@ class SessionModel(ServedModel):
 
     def note(self, mode: Mode) -> str:
         """Return one sentence that says what the confidences of a mode of tagging are."""
-        return self.deployment.note(mode)
+        return self.served.note(mode)
 
     def read(self, request: AnswerRequest, inline: Inline) -> tuple[History, Sequence[Any], list[str]]:
         """Return the conversation, its token ids, and that the model knows too few words, see ``ServedModel.read``."""
@@ -155,7 +155,7 @@ class SessionModel(ServedModel):
         def put(item: Any) -> None:
             pending.put(0, with_unknown_words(item, session, ITERATIVE) if isinstance(item, Record) else item)
 
-        calibration = self.deployment.calibration(ITERATIVE)
+        calibration = self.served.calibration(ITERATIVE)
         tagger = IterativeTagger(session.engine, session.encoder, "mean", calibration=calibration)
         return [StepsJob(put, tagger.requests([response.record]))]
 
@@ -170,7 +170,7 @@ class SessionModel(ServedModel):
     def _answer_job(self, response: AnswerResponse, part: int, put: Callable[[Any], None]) -> AnswerJob:
         """Return the job for one answer."""
         request, encoder = response.request, self.session.encoder
-        calibration = self.deployment.calibration(FREE_FORM)
+        calibration = self.served.calibration(FREE_FORM)
         growing = GrowingAnswer(encoder, response.prompt, calibration, request.sampling.keeps_logps, request.stop)
         sampling = replace(request.sampling, watched=encoder.watched if growing.distributions else ())
         return AnswerJob(put, response.prompt, sampling, stream_key(request, part), growing.on_token, growing=growing)

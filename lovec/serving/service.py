@@ -11,7 +11,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import lovec.serving.wire as wire
-from lovec.answers import split_record
 from lovec.serving.body import check_headers, read_json, too_large
 from lovec.serving.inline import Inline
 from lovec.serving.jobs import AnswerEnd, Job, queue_full, shutting_down
@@ -24,6 +23,7 @@ from lovec.serving.wire import AnswerRequest, ChatRequest, TagRequest
 from lovec.taggers.freeform import CUT_BY_STOP, ScoredSpan
 from lovec.tagging import about_question, guessed_question, question_notices, text_record
 from lovec.types import Record
+from lovec.untag import split_record
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -171,7 +171,7 @@ class Service:
         )
         inline = self._inline_of(request)
         history, prompt, problems = self.model.read(request, inline)
-        return response_type(request, history, prompt, self.model.deployment, self.name, inline, problems)
+        return response_type(request, history, prompt, self.model.served, self.name, inline, problems)
 
     def _read_tag(self, body: bytes) -> TextResponse:
         """Return the response to a request to tag a text, which has nothing yet."""
@@ -190,7 +190,7 @@ class Service:
         record = split_record(text_record(request.text, question), self.model.tags)
         most = self.model.most_characters + 1
         inline = self._inline_of(request)
-        return TextResponse(request, record, most, self.model.deployment, self.name, inline, notices)
+        return TextResponse(request, record, most, self.model.served, self.name, inline, notices)
 
     def _inline_of(self, request: AnswerRequest | TagRequest) -> Inline:
         """Return what writes confidences into the text of a response."""

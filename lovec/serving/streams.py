@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from lovec.calls import CallFailed, ServerRefused
 from lovec.choices import ChoiceTree
-from lovec.engines import VllmServer
+from lovec.engines import RemoteVllm
 from lovec.engines.common import sample_rows
 from lovec.engines.completions import CompletionClient, ServerReply, read_models
 from lovec.serving.jobs import AnswerJob, Job, StepsJob
@@ -102,7 +102,7 @@ class StreamWorker(TaskWorker):
     """
 
     def __init__(
-        self, engine: VllmServer, stop_ids: Sequence[int], choices: Sequence[Sequence[int]], most: int
+        self, engine: RemoteVllm, stop_ids: Sequence[int], choices: Sequence[Sequence[int]], most: int
     ) -> None:
         self.client = engine.connect()
         super().__init__(self.client.api, most)

@@ -15,7 +15,7 @@ from pydantic_core import PydanticCustomError
 
 from lovec.datasets.jsonl import short_json
 from lovec.serving.inline import check_template
-from lovec.taggers.deployment import renamed_threshold
+from lovec.taggers.served_confidence import renamed_threshold
 from lovec.types import LovecError, Sampling, Scale
 
 _OTHERS: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_name("parameters.yaml").read_text("utf-8"))

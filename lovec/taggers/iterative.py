@@ -53,7 +53,7 @@ class IterativeTagger:
         watch: seconds spent, in the phase "scoring".
 
     Raises:
-        LovecError: readout or history is none of these; when tagging, the engine cannot give ``likelihoods``.
+        LovecError: readout or history is not one of these; when tagging, the engine cannot give ``likelihoods``.
     """
 
     def __init__(

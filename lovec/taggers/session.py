@@ -16,11 +16,11 @@ from lovec.devices import check_engine_name, device_of
 from lovec.encoding import DEFAULT_SCORING, Encoder, Scoring, default_instruction
 from lovec.hub import SETTINGS, stored_model
 from lovec.hub import adapter_folder as adapter_folder
-from lovec.imports import without_collection
+from lovec.imports import gc_paused
 from lovec.plugins import plugins
 from lovec.provenance import Provenance, provenance_of
 from lovec.settings import ELSEWHERE, NO_EFFECT, Count, TrustRemoteCode
-from lovec.taggers.deployment import Deployment
+from lovec.taggers.served_confidence import ServedConfidence
 from lovec.tags import DEFAULT_TAGS, TagFormat
 from lovec.types import DEFAULT_SCALE, Engine, LovecError, Scale
 
@@ -58,7 +58,7 @@ class Session:
         model: name or folder of the model, as it was given or as its adapter names it.
         adapter: folder of the PEFT adapter; None runs the model without one.
         policy: the model with its adapter, for an engine that runs it; None where the engine loads the model itself.
-        deployment: what becomes of the confidences that taggers read, by the calibration beside the weights.
+        served: what becomes of the confidences that taggers read, by the calibration beside the weights.
         provenance: what decides the scores; None where that is not known.
         of_world: whether the model is one of the embedded world, which knows few words.
     """
@@ -68,7 +68,7 @@ class Session:
     model: str
     adapter: str | None = None
     policy: Policy | None = None
-    deployment: Deployment = field(default_factory=Deployment)
+    served: ServedConfidence = field(default_factory=ServedConfidence)
     provenance: Provenance | None = None
     of_world: bool = False
 
@@ -166,7 +166,7 @@ def open_session(
             model, or a folder that only ``model`` may name; the calibration was fitted to other weights, or to the
             scores of another base model, prompt or adapter; or there is no such device.
     """
-    with without_collection():
+    with gc_paused():
         from lovec.policy import Policy, load_stops, load_tokenizer
 
     chosen = _Chosen.of(
@@ -192,15 +192,15 @@ def open_session(
         # First, because it may refuse the tokenizer.
         encoder = Encoder(load_tokenizer(config), *prompting, load_stops(config))
         running.open(config.model, config.adapter)
-        deployment, provenance = early or chosen.deployed(raw)
-        return Session(running, encoder, chosen.name, config.adapter, None, deployment, provenance, of_world)
+        served, provenance = early or chosen.deployed(raw)
+        return Session(running, encoder, chosen.name, config.adapter, None, served, provenance, of_world)
     place = device_of(device)
     policy = Policy(config, reference=False, trained=False).eval()
     encoder = Encoder(policy.tokenizer, *prompting, load_stops(config))
     policy.to(place)
     running.sync(policy)
-    deployment, provenance = early or chosen.deployed(raw)
-    return Session(running, encoder, chosen.name, config.adapter, policy, deployment, provenance, of_world)
+    served, provenance = early or chosen.deployed(raw)
+    return Session(running, encoder, chosen.name, config.adapter, policy, served, provenance, of_world)
 
 
 def session_provenance(options: Mapping[str, Any]) -> Provenance:
@@ -274,10 +274,10 @@ class _Chosen:
         """What decides the scores, as far as the files are on this machine."""
         return policy_provenance(self.config, self.config.adapter, *self.prompting, self.name)
 
-    def deployed(self, raw: bool) -> tuple[Deployment, Provenance]:
+    def deployed(self, raw: bool) -> tuple[ServedConfidence, Provenance]:
         """Return what becomes of confidences, and what decides the scores; with ``raw`` confidences stay."""
         provenance, weights = self.provenance, self.config.adapter or self.config.model
-        return Deployment() if raw else Deployment.beside(weights, lambda: provenance), provenance
+        return ServedConfidence() if raw else ServedConfidence.beside(weights, lambda: provenance), provenance
 
 
 def policy_provenance(
@@ -511,7 +511,7 @@ def base_model(adapter: str) -> str | None:
     if isinstance(given, str) and os.path.isabs(given) and os.path.isfile(given):
         return given
     raise LovecError(
-        f"the adapter in {adapter} names {named[:200]} as its base model, which is no hub id and no folder by its "
+        f"the adapter in {adapter} names {named[:200]} as its base model, which is not a hub id and no folder by its "
         f"absolute path; add --model {shlex.quote(named[:200])} if you know that model"
     )
 
@@ -523,7 +523,7 @@ def _engine_by_name(name: str, rows: int, dtype: str | None) -> Engine:
         LovecError: there is no such engine, or the package that brings it is broken.
     """
     if name == "transformers":
-        with without_collection():
+        with gc_paused():
             from lovec.engines import TransformersEngine
 
         return TransformersEngine(max_rows=rows)
@@ -535,6 +535,6 @@ def _engine_by_name(name: str, rows: int, dtype: str | None) -> Engine:
     if (brought := plugins("lovec.engines").get(name)) is not None:
         engine: Engine = brought.load(type)(max_rows=rows)
         return engine
-    from lovec.engines.server import VllmServer
+    from lovec.engines.server import RemoteVllm
 
-    return VllmServer(name, max_rows=rows)
+    return RemoteVllm(name, max_rows=rows)

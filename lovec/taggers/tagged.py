@@ -7,8 +7,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from lovec.datasets.jsonl import record_from_dict
+from lovec.display import notebook_html, number, one_line
 from lovec.notices import counted
-from lovec.passages import notebook_html, number, one_line
 from lovec.types import LovecError, Record
 
 if TYPE_CHECKING:

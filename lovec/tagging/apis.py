@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
-from lovec.answers import split_record
 from lovec.baselines import LUQ, BaselineResources, Claim, Judge, Samples, SelfConsistency, Wording, YesNoJudge
 from lovec.baselines.base import with_confidences
 from lovec.baselines.samples import brought_samples
@@ -30,14 +29,15 @@ from lovec.oracles.costs import Estimate
 from lovec.progress import doing, rounded_time
 from lovec.provenance import Provenance, prompt_settings
 from lovec.settings import Count, checked
-from lovec.taggers.deployment import Deployment
 from lovec.taggers.freeform import OnWritten, read_sentence, read_tagged
 from lovec.taggers.scoring import Tagged, items_of, read_out
+from lovec.taggers.served_confidence import ServedConfidence
 from lovec.tagging.base import DocumentTagger, with_problem
 from lovec.tagging.methods import SAMPLED, Method, check_method, method_note, with_parts
 from lovec.tags import DEFAULT_TAGS, TagFormat, TaggedSentence, parse, strip
 from lovec.thoughts import without_thoughts
 from lovec.types import DEFAULT_SCALE, FREE_FORM, ITERATIVE, LovecError, Readout, Record, Sampling, Scale, Sentence
+from lovec.untag import split_record
 
 T = TypeVar("T")
 
@@ -302,7 +302,7 @@ class ApiTagger(DocumentTagger):
         min_confidence: sentences with a lower confidence, or without one, are left out; None keeps all.
         instruction: system turn that asks for tags; None is the paper's.
         tags: the tag words and the scale.
-        deployment: what becomes of the confidences of its own answers.
+        served: what becomes of the confidences of its own answers.
 
     Attributes:
         asker: as passed.
@@ -311,7 +311,7 @@ class ApiTagger(DocumentTagger):
         expected_calls: number of calls that ``cost`` has announced.
 
     Raises:
-        LovecError: ``min_confidence`` is not in [0, 1], or the method is none of these.
+        LovecError: ``min_confidence`` is not in [0, 1], or the method is not one of these.
     """
 
     def __init__(
@@ -325,9 +325,9 @@ class ApiTagger(DocumentTagger):
         min_confidence: float | None = None,
         instruction: str | None = None,
         tags: TagFormat = DEFAULT_TAGS,
-        deployment: Deployment | None = None,
+        served: ServedConfidence | None = None,
     ) -> None:
-        super().__init__(asker.model, tags, deployment or Deployment(), min_confidence)
+        super().__init__(asker.model, tags, served or ServedConfidence(), min_confidence)
         check_api(method, readout, asking=method is None)
         self.asker = asker
         self.method = method
@@ -362,8 +362,8 @@ class ApiTagger(DocumentTagger):
             if self.method is None:
                 return "Given texts get no confidences: there is no method for them."
             return method_note(self.method, self.samples, self.readout)
-        if self.deployment.calibration(mode) is not None:
-            return self.deployment.note(mode)
+        if self.served.calibration(mode) is not None:
+            return self.served.note(mode)
         if self.readout == "stated":
             return "Confidence: the stated score, as a share of the highest score; not calibrated."
         return (
@@ -452,7 +452,7 @@ class ApiTagger(DocumentTagger):
     @property
     def wishes(self) -> Sequence[Mapping[str, Any]]:
         """Parameters of a call for an answer that a server may refuse, see ``Prompt.wishes``."""
-        calibration = self.deployment.calibration(FREE_FORM)
+        calibration = self.served.calibration(FREE_FORM)
         needed = self.readout != "stated" and (calibration is None or calibration.needs_distribution)
         return _LOGPROBS if needed else ({},)
 
@@ -573,7 +573,7 @@ class ApiTagger(DocumentTagger):
         if span.score is not None and self.readout != "stated":
             reply = ChatReply(span.raw, tokens=read_tokens(items, span.raw))
             logps = level_logps(reply, _score_place(self.tags, span.raw), self.tags.scale.words)
-        sentence, calibration = read_sentence(span, self.tags.scale), self.deployment.calibration(FREE_FORM)
+        sentence, calibration = read_sentence(span, self.tags.scale), self.served.calibration(FREE_FORM)
         readout: Readout = "stated" if logps is None else "mean"
         return read_out(sentence, span.score, logps, None, self.tags.scale, readout, calibration)
 

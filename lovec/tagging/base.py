@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Self
 
 from lovec.taggers import Session
-from lovec.taggers.deployment import Deployment
 from lovec.taggers.freeform import OnWritten
 from lovec.taggers.scoring import Tagged
+from lovec.taggers.served_confidence import ServedConfidence
 from lovec.tags import TagFormat
 from lovec.types import ITERATIVE, Keeps, Record, check_confidence
 
@@ -21,9 +21,9 @@ class DocumentTagger(ABC):
     Args:
         model: name of the model, for messages.
         tags: the tag words, and the scale of stated scores.
-        deployment: what becomes of the confidences.
+        served: what becomes of the confidences.
         min_confidence: sentences with a lower confidence, or without one, are left out; None keeps all.
-        keep_factual: probability of a guarantee, see ``Deployment.keeps``; None asks for none.
+        keep_factual: probability of a guarantee, see ``ServedConfidence.keeps``; None asks for none.
 
     Attributes:
         adapter: folder of the adapter; None without one.
@@ -40,14 +40,14 @@ class DocumentTagger(ABC):
         self,
         model: str,
         tags: TagFormat,
-        deployment: Deployment,
+        served: ServedConfidence,
         min_confidence: float | None = None,
         keep_factual: float | None = None,
     ) -> None:
         check_confidence("min_confidence", min_confidence)
         self.model = model
         self.tags = tags
-        self.deployment = deployment
+        self.served = served
         self.min_confidence = min_confidence
         self.keep_factual = keep_factual
         self.whole = False
@@ -105,11 +105,11 @@ class DocumentTagger(ABC):
         Raises:
             LovecError: there is no threshold for the guarantee that is asked for.
         """
-        return self.deployment.keeps(mode, self.min_confidence, self.keep_factual)
+        return self.served.keeps(mode, self.min_confidence, self.keep_factual)
 
     def drift(self, mode: str) -> str | None:
         """Return in one sentence how all texts so far differ from those that the map was fitted to; None if not."""
-        return self.deployment.drift(self._ranks, mode)
+        return self.served.drift(self._ranks, mode)
 
     @abstractmethod
     def close(self) -> None:
@@ -123,7 +123,7 @@ class DocumentTagger(ABC):
 
     def _filtered(self, record: Record, mode: str) -> Record:
         """Return a record without the sentences that are not kept, and with their number in its meta data."""
-        self._ranks.append(self.deployment.ranks(record, mode))
+        self._ranks.append(self.served.ranks(record, mode))
         if self.min_confidence is None and self.keep_factual is None:
             return record
         kept = tuple(filter(self.keeps(mode), record.sentences))
@@ -136,7 +136,7 @@ class SessionTagger(DocumentTagger):
 
     Args:
         session: the model.
-        deployment: as for `DocumentTagger`, as are the others.
+        served: as for `DocumentTagger`, as are the others.
         min_confidence: sentences with a lower confidence, or without one, are left out; None keeps all.
         keep_factual: probability of a guarantee; None asks for none.
     """
@@ -144,11 +144,11 @@ class SessionTagger(DocumentTagger):
     def __init__(
         self,
         session: Session,
-        deployment: Deployment,
+        served: ServedConfidence,
         min_confidence: float | None = None,
         keep_factual: float | None = None,
     ) -> None:
-        super().__init__(session.model, session.encoder.tags, deployment, min_confidence, keep_factual)
+        super().__init__(session.model, session.encoder.tags, served, min_confidence, keep_factual)
         self.session = session
         self.adapter = session.adapter
 

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal, TypeAlias
 
-from lovec.answers import split_record
 from lovec.baselines import (
     LUQ,
     WORLD_WORDING,
@@ -27,11 +26,12 @@ from lovec.notices import counted
 from lovec.progress import rounded_time
 from lovec.settings import Count, check_choice, checked
 from lovec.taggers import Session
-from lovec.taggers.deployment import Deployment, with_mean_readout
 from lovec.taggers.freeform import OnWritten
 from lovec.taggers.scoring import Tagged, items_of
+from lovec.taggers.served_confidence import ServedConfidence, with_mean_readout
 from lovec.tagging.base import SessionTagger, with_problem, with_unknown_words
 from lovec.types import ITERATIVE, LovecError, Readout, Record, Sentence
+from lovec.untag import split_record
 
 Method: TypeAlias = Literal["likelihood", "p_true", "verbal", "self_consistency", "luq"]
 """How a model that was not taught to state confidences gives them, see ``lovec.baselines``."""
@@ -40,13 +40,13 @@ SAMPLED = ("self_consistency", "luq")
 """Methods that compare a text with other answers to its question."""
 
 _NOTES: Mapping[Method, str] = {
-    "likelihood": "the geometric mean of the probabilities of a sentence's tokens; it is no probability of being true, "
+    "likelihood": "the geometric mean of the probabilities of a sentence's tokens; it is no probability of truth, "
     "and only says which sentences are surer than others",
     "p_true": "the probability that the model gives to True, of True and False",
     "verbal": "the number from 0 to 10 that the model finds most probable",
     "self_consistency": "how well sentences of {samples} other answers support a sentence, on average; it is no "
     "probability of being true",
-    "luq": "how well {samples} other answers support a sentence, on average; it is no probability of being true",
+    "luq": "how well {samples} other answers support a sentence, on average; it is not a probability of being true",
 }
 _MEAN = "the mean of the numbers from 0 to 10, by their probabilities"
 
@@ -64,7 +64,7 @@ def method_note(method: Method, samples: int, readout: Readout | None = None) ->
 
 
 def check_method(method: Method, readout: Readout | None) -> None:
-    """Refuse what is no method, and a readout where a method states no score.
+    """Refuse what is not a method, and a readout where a method states no score.
 
     Raises:
         LovecError: so it is.
@@ -145,7 +145,7 @@ class MethodTagger(SessionTagger):
         max_new_tokens: Count = 512,
         min_confidence: float | None = None,
     ) -> None:
-        super().__init__(session, Deployment(), min_confidence)
+        super().__init__(session, ServedConfidence(), min_confidence)
         check_method(method, readout)
         self.method = method
         self.samples = samples

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from lovec.answers import split_record
 from lovec.baselines import Judge
 from lovec.datasets.jsonl import record_from_dict, record_to_dict
 from lovec.datasets.layouts import known_layout
@@ -23,9 +22,9 @@ from lovec.documents import paragraphs, readable, title_of
 from lovec.encoding import QUESTION
 from lovec.settings import Count, Probability, checked
 from lovec.taggers import FreeFormTagger, IterativeTagger, Session, TaggedText, TaggedTexts, open_session
-from lovec.taggers.deployment import UNCALIBRATED, Deployment, renamed_threshold
 from lovec.taggers.freeform import OnWritten
 from lovec.taggers.scoring import Tagged
+from lovec.taggers.served_confidence import UNCALIBRATED, ServedConfidence, renamed_threshold
 from lovec.tagging.apis import OPENAI, ApiModel, ApiTagger, check_api
 from lovec.tagging.base import DocumentTagger, SessionTagger, with_problem, with_unknown_words
 from lovec.tagging.methods import Method, MethodTagger, check_method, check_questions
@@ -43,6 +42,7 @@ from lovec.types import (
     Sentence,
     is_text,
 )
+from lovec.untag import split_record
 
 DEFAULT_QUESTION = QUESTION.format(entity="this topic")
 """The question that a text is taken to answer where none is given: the paper's, about nothing in particular."""
@@ -89,11 +89,11 @@ class TextTagger(SessionTagger):
         min_confidence: float | None = None,
         keep_factual: Probability | None = None,
     ) -> None:
-        deployment = session.deployment if readout is None else Deployment()
-        super().__init__(session, deployment, min_confidence, keep_factual)
+        served = session.served if readout is None else ServedConfidence()
+        super().__init__(session, served, min_confidence, keep_factual)
         engine, encoder = session.engine, session.encoder
         self.readout = readout
-        calibrations = {mode: self.deployment.calibration(mode) for mode in (ITERATIVE, FREE_FORM)}
+        calibrations = {mode: self.served.calibration(mode) for mode in (ITERATIVE, FREE_FORM)}
         self._iterative = IterativeTagger(engine, encoder, readout or "mean", calibration=calibrations[ITERATIVE])
         self._free_form = FreeFormTagger(
             engine,
@@ -140,7 +140,7 @@ class TextTagger(SessionTagger):
 
     def note(self, mode: str) -> str:
         """Return one sentence that says what the confidences of a mode are."""
-        return self.deployment.note(mode) if self.readout is None else _NOTES[self.readout]
+        return self.served.note(mode) if self.readout is None else _NOTES[self.readout]
 
 
 def tag(
@@ -193,7 +193,7 @@ def tag(
         frame, see `lovec.taggers.TaggedText`.
 
     Raises:
-        LovecError: neither text nor question is given, or both question and topic, one is no text, their numbers
+        LovecError: neither text nor question is given, or both question and topic, one is not text, their numbers
             differ, the method needs something else, or the model cannot be opened.
     """
     if about is not None:
@@ -254,7 +254,7 @@ def _listed(name: str, value: Any) -> list[str | None]:
     """Return a text or several as a list.
 
     Raises:
-        LovecError: the value is no text and no list of texts, or UTF-8 cannot encode one.
+        LovecError: the value is neither text nor a list of texts, or UTF-8 cannot encode one.
     """
     if value is None:
         return [None]

@@ -44,7 +44,7 @@ from lovec.datasets.world.text import FORMS, draw_sentence, set_form
 from lovec.datasets.world.tokenizer import make_tokenizer, vocabulary
 from lovec.encoding import Encoder
 from lovec.engines import TransformersEngine
-from lovec.questions import first_reply_probability
+from lovec.reply_scoring import first_reply_probability
 from lovec.types import Completion, LovecError, Record, Sampling, Scale, Sentence
 
 PAPER = Path(__file__).parents[3] / "shared" / "paper" / "lovec.tex"

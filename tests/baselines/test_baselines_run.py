@@ -150,7 +150,10 @@ def test_real_samples_through_the_command(here: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["lovec.baselines.LUQ", "--model.baselines.judge", "lovec.oracles.SelfJudge"], "which is no Judge: expected"),
+        (
+            ["lovec.baselines.LUQ", "--model.baselines.judge", "lovec.oracles.SelfJudge"],
+            "which is not a Judge: expected",
+        ),
         (["lovec.baselines.LUQ", "--model.baselines.judge", "lovec.baselines.NLIJudge"], "judge.model must be given"),
         (["lovec.baselines.LUQ", "--model.baselines.sampels", "5"], "did you mean --model.baselines.samples?"),
     ],

@@ -188,7 +188,7 @@ def test_without_a_file_there_is_no_calibration(folder):
 
 def test_a_pipe_is_not_waited_for(folder):
     os.mkfifo(folder / FILE)
-    with pytest.raises(LovecError, match="it is no regular file"):
+    with pytest.raises(LovecError, match="it is not a regular file"):
         read_calibrations(folder)
 
 
@@ -221,10 +221,10 @@ def test_two_calibrations_of_one_mode_are_refused(made, folder):
 @pytest.mark.parametrize(
     ("content", "line"),
     [
-        (b"", "is no JSON"),
-        (b"\xff\xfe", "is no JSON"),
-        (b"[" * 100_000, "is no JSON|holds no calibrations"),
-        (b"9" * 10_000, "is no JSON|holds no calibrations"),
+        (b"", "is not JSON"),
+        (b"\xff\xfe", "is not JSON"),
+        (b"[" * 100_000, "is not JSON|holds no calibrations"),
+        (b"9" * 10_000, "is not JSON|holds no calibrations"),
         (b"[]", "the file is a list of 0 items, expected an object"),
         (b"{}", "the file lacks 'calibrations'"),
         (b'{"calibrations": [1, 2, 3]}', "calibrations is a list of 3 items, expected a list of at most 2"),
@@ -232,7 +232,7 @@ def test_two_calibrations_of_one_mode_are_refused(made, folder):
         (b'{"calibrations": [{"version": true}]}', "version of a calibration is True"),
         (b'{"calibrations": [{"version": 2}]}', "lacks 'adapter', expected the keys .* provenance"),
         (b'{"calibrations": [], "calibrations": []}', "the key 'calibrations' is there twice"),
-        (b'{"calibrations": [NaN]}', "NaN is no number of JSON"),
+        (b'{"calibrations": [NaN]}', "NaN is not a number of JSON"),
         (b'{"calibrations": [{"version": 1}]}', "a calibration lacks 'adapter'"),
         (b" " * 8_000_001, "has more than 8000000 bytes"),
     ],

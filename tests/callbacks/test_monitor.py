@@ -139,7 +139,9 @@ def test_metrics_of_sampled_answers_are_judged_by_their_mean(model: str, tmp_pat
     noisy = [{"factuality": f, "words": w} for f, w in [(0.9, 30), (0.5, 10), (0.9, 25), (0.4, 6)]]
     assert len(staged(model, tmp_path, noisy, Monitor(every=1, window=1))) == 2
     assert staged(model, tmp_path, noisy, Monitor(every=2, window=2)) == []
-    lucky = [{"words": words} for words in (60.0, 10.0, 14.0, 22.0)]  # one long answer is no beginning to compare with
+    lucky = [
+        {"words": words} for words in (60.0, 10.0, 14.0, 22.0)
+    ]  # one long answer is not a beginning to compare with
     assert staged(model, tmp_path, lucky, Monitor(every=1, window=3)) == []
     worse = [*noisy, {"factuality": 0.3, "words": 6.0}, {"factuality": 0.2, "words": 5.0}]
     lines = staged(model, tmp_path, worse, Monitor(every=2, window=2))

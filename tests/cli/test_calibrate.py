@@ -21,7 +21,7 @@ from lovec.datasets.jsonl import read_records, write_records
 from lovec.metrics.functional import brier_score
 from lovec.results import read_results
 from lovec.taggers import IterativeTagger, open_session
-from lovec.taggers.deployment import with_mean_readout
+from lovec.taggers.served_confidence import with_mean_readout
 from lovec.types import LovecError, Record, Sentence
 
 PARTS = '''

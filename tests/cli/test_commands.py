@@ -82,7 +82,7 @@ def here(here):
         ("fit -c grpo.yaml --model.reward LogReward --model.reward.clp 1",
          "unknown option --model.reward.clp of LogReward; did you mean --model.reward.clip?"),
         ("fit -c grpo.yaml --model.reward fractions.Fraction",
-         "--model.reward is fractions.Fraction, which is no Reward: expected methods with these names and types: "
+         "--model.reward is fractions.Fraction, which is not a Reward: expected methods with these names and types: "
          "__call__(score: int | None, rating: int) -> float"),
     ],
 )  # fmt: skip

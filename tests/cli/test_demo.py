@@ -20,7 +20,7 @@ from lovec.cli.demo import best_method, story
 from lovec.cli.demo_atlas import known_and_unknown, told
 from lovec.cli.demo_methods import METHODS, ORDER, TRAINED
 from lovec.datamodules import Atlas, World
-from lovec.evaluation.places import folder_name
+from lovec.evaluation.run_folders import folder_name
 from lovec.results import write_results
 from lovec.types import LovecError, Record, ResultRow, Sentence
 

@@ -173,10 +173,10 @@ FAULTS: list[tuple[dict[str, Any] | str, str]] = [
     ({"identity": {"source": {}, "settings": {"provenance": 5}}}, "a provenance is 5, expected an object"),
     ({"more": 1}, "the manifest has the unknown key 'more'"),
     ('{"counts": {"records": 1e400}, "sizes": [1], "digest": "", "identity": {"source": {}, "settings": {}}}', "inf"),
-    ("[" * 100_000, "is no JSON"),
+    ("[" * 100_000, "is not JSON"),
     ('{"sizes": [5], "sizes": [6]}', "the key 'sizes' is there twice"),
-    ("9" * 5000, "is no JSON"),
-    ("\udcff", "is no JSON"),
+    ("9" * 5000, "is not JSON"),
+    ("\udcff", "is not JSON"),
 ]
 
 
@@ -207,7 +207,7 @@ def test_a_manifest_that_is_a_pipe_is_not_waited_for(here: Path, capsys: Any) ->
     Path("tags.shard-1-of-1.jsonl").touch()
     os.mkfifo("tags.shard-1-of-1.manifest.json")
     code, line = error_of(capsys, "join", "tags.jsonl")
-    assert code == 1 and "it is no regular file" in line and "make the shard again with --redo" in line
+    assert code == 1 and "it is not a regular file" in line and "make the shard again with --redo" in line
 
 
 def test_a_file_name_of_very_many_shards_costs_nothing(here: Path, capsys: Any) -> None:

@@ -241,7 +241,7 @@ FAULTS: list[tuple[str, Callable[[], object]]] = [
     ("there is no tags.shard-2-of-3.jsonl, but its manifest", Path("tags.shard-2-of-3.jsonl").unlink),
     ("has no tags.shard-2-of-3.manifest.json that says how", Path("tags.shard-2-of-3.manifest.json").unlink),
     (
-        "tags.shard-2-of-3.manifest.json is no manifest of a stage: the manifest is a list of 0 items",
+        "tags.shard-2-of-3.manifest.json is not a manifest of a stage: the manifest is a list of 0 items",
         lambda: Path("tags.shard-2-of-3.manifest.json").write_text("[]"),
     ),
     (

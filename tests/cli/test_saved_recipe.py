@@ -135,7 +135,7 @@ def test_switches_that_run_code_are_never_taken() -> None:
          "--model.baselines+="),
         ({"model__init_args__oracle": {"class_path": "lovec.oracles.LabelFile", "init_args": {"path": "/x"}}},
          "--model.oracle.path /x"),
-        ({"model__init_args__engine": {"class_path": "lovec.engines.VllmServer"}}, "--model.engine '{"),
+        ({"model__init_args__engine": {"class_path": "lovec.engines.RemoteVllm"}}, "--model.engine '{"),
         ({"model__init_args__engine": {"class_path": "lovec.engines.VllmEngine",
                                        "init_args": {"settings": {"trust_remote_code": True}}}},
          "--model.engine.settings '{"),
@@ -283,7 +283,7 @@ def test_the_folder_of_a_run_is_where_its_checkpoint_lies(path: str, folder: str
 
 def test_classes_that_ask_a_server_are_not_known() -> None:
     packaged = " ".join(path.read_text() for path in RECIPES.glob("*.yaml"))
-    assert "lovec.engines.VllmServer" in packaged
+    assert "lovec.engines.RemoteVllm" in packaged
     known = known_classes()
     assert {
         "lovec.modules.DPO",
@@ -292,6 +292,6 @@ def test_classes_that_ask_a_server_are_not_known() -> None:
         "torch.optim.AdamW",
         "torch.optim.adamw.AdamW",
     } <= known
-    assert not {"OpenAIOracle", "VllmServer", "lovec.engines.VllmServer", "Trainer", "os.system"} & known
+    assert not {"OpenAIOracle", "RemoteVllm", "lovec.engines.RemoteVllm", "Trainer", "os.system"} & known
     with pytest.raises(LovecError, match="there is no checkpoint"):
         read_saved_recipe(Path("nowhere.ckpt"))

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from lovec.datasets.jsonl import write_records
-from lovec.imports import without_collection
+from lovec.imports import gc_paused
 from lovec.results import write_results
 from lovec.types import Record, ResultRow, Sentence
 
@@ -128,7 +128,7 @@ def test_the_garbage_collector_is_afterwards_as_it_was(enabled):
     if not enabled:
         gc.disable()
     try:
-        with pytest.raises(ImportError), without_collection():
+        with pytest.raises(ImportError), gc_paused():
             assert not gc.isenabled()
             raise ImportError
         assert gc.isenabled() == enabled

@@ -359,7 +359,7 @@ def test_tokens_are_placed_by_their_bytes() -> None:
     pieces = [b"hm", b"Zo", "ë".encode()[:1], "ë".encode()[1:], b" 9"]
     choice = {"message": {"content": "Zoë 9"}, "logprobs": {"content": list(map(token, pieces))}}
     found = read_reply(json.dumps({"choices": [choice]}))
-    assert [(t.begin, t.text) for t in found.tokens][0::3] == [(0, "Zo"), (3, " 9")]  # "hm" is none of the text
+    assert [(t.begin, t.text) for t in found.tokens][0::3] == [(0, "Zo"), (3, " 9")]  # "hm" is not one of the text
     for broken in ([{"token": 7}], "no", [{"token": "Zoë 9", "logprob": None, "top_logprobs": []}], [token(b"else")]):
         choice["logprobs"] = {"content": broken}
         assert read_reply(json.dumps({"choices": [choice]})).tokens == ()

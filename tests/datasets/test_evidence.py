@@ -21,7 +21,7 @@ TITLES = [
 @pytest.fixture
 def database(tmp_path):
     """FActScore's layout."""
-    path = tmp_path / "enwiki #1?.db"  # a name that is no plain URI
+    path = tmp_path / "enwiki #1?.db"  # a name that is not a plain URI
     with sqlite3.connect(path) as file:
         file.execute("CREATE TABLE documents (title PRIMARY KEY, text);")
         for title in TITLES:

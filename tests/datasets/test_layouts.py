@@ -150,7 +150,7 @@ EXPECTED = {
         [answer("who-was-ada", "Who was Ada?", " Ada wrote.", [("Ada wrote.",)],
                 uncertainty=-0.25, estimator="MaximumSequenceProbability", model_path="m")],
         "1 rows read as LM-Polygraph: uncertainty: 1 records, 1 sentences, 0 labels, 0 confidences; of these 1 answers "
-        "with an uncertainty that is no confidence in [0, 1] (kept in meta)",
+        "with an uncertainty that is not a confidence in [0, 1] (kept in meta)",
     ),
     "rlcr.jsonl": (
         [
@@ -356,10 +356,10 @@ def test_rows_of_trainers_are_questions_and_answers(tmp_path, row, question, tex
         ({"messages": turns()}, "no question is asked, expected a prompt, or messages with one of the role user"),
         ({"messages": [{"role": "assistant", "content": "Ada."}]}, "no question is asked"),
         ({"messages": "Who?"[:0]}, "no question is asked"),
-        ({"messages": [3]}, '[3] is no text and no list of messages such as {"role": "user"'),
+        ({"messages": [3]}, '[3] is neither text nor a list of messages such as {"role": "user"'),
         ({"messages": [{"role": "user", "content": 3}]}, "the content of a message is 3, expected a text"),
         ({"prompt": None}, "no question is asked"),
-        ({"prompt": "Who?", "chosen": 3, "rejected": "A."}, "3 is no text and no list of"),
+        ({"prompt": "Who?", "chosen": 3, "rejected": "A."}, "3 is neither text nor a list of"),
     ],
 )
 def test_chats_that_ask_nothing_are_named(tmp_path, row, said):

@@ -475,7 +475,7 @@ def test_all_scores_of_a_panel_are_methods_with_all_rows(tmp_path, layout):
 def test_uqlm_names_the_numbers_that_it_does_not_know(tmp_path, caplog):
     row = {"prompt": "Q?", "response": "0.5", "min_token_negentropy": 0.5, "rouge": 0.4, "response_correct": 0.3}
     assert read(saved(tmp_path, row, row), layout="uqlm") == {"min_token_negentropy": ([0.5] * 2, [0.3] * 2, [0, 1])}
-    assert "of these 2 values of rouge, which is no known score of uqlm" in caplog.text
+    assert "of these 2 values of rouge, which is not a known score of uqlm" in caplog.text
 
 
 @pytest.mark.parametrize("layout", [None, "conformal"])

@@ -24,7 +24,7 @@ from transformers import AutoModelForCausalLM
 
 from lovec import calls
 from lovec.choices import ChoiceTree
-from lovec.engines import TransformersEngine, VllmServer
+from lovec.engines import RemoteVllm, TransformersEngine
 from lovec.engines.choice_scoring import TokenQuery, score_by_continuations
 from lovec.tiny import build_tiny
 from lovec.types import Engine, LovecError, Sampling, TokenScores
@@ -57,8 +57,8 @@ def policy(path: str) -> TinyPolicy:
 
 
 @pytest.fixture
-def engine(server: CompletionServer, policy: TinyPolicy) -> Iterator[VllmServer]:
-    made = VllmServer(server.url, max_rows=4)
+def engine(server: CompletionServer, policy: TinyPolicy) -> Iterator[RemoteVllm]:
+    made = RemoteVllm(server.url, max_rows=4)
     made.sync(policy)
     yield made
     made.close()
@@ -70,7 +70,7 @@ def own(policy: TinyPolicy) -> TransformersEngine:
     return engine
 
 
-def test_it_follows_the_engine_protocol(engine: VllmServer) -> None:
+def test_it_follows_the_engine_protocol(engine: RemoteVllm) -> None:
     checked: Engine = engine
     assert checked.context_length == CONTEXT and checked.max_rows == 4 and not checked.shares_model
 
@@ -78,7 +78,7 @@ def test_it_follows_the_engine_protocol(engine: VllmServer) -> None:
 # Sampling
 
 
-def test_greedy_text_and_log_probs_equal_those_of_the_policy(engine: VllmServer, policy: TinyPolicy) -> None:
+def test_greedy_text_and_log_probs_equal_those_of_the_policy(engine: RemoteVllm, policy: TinyPolicy) -> None:
     found = engine.generate(PROMPTS, Sampling(12, n=2), STOPS)
     expected = own(policy).generate(PROMPTS, Sampling(12, n=2), STOPS)
     assert [[c.ids for c in row] for row in found] == [[c.ids for c in row] for row in expected]
@@ -90,7 +90,7 @@ def test_greedy_text_and_log_probs_equal_those_of_the_policy(engine: VllmServer,
 
 
 def test_watched_tokens_have_the_log_probs_of_the_policy(
-    engine: VllmServer, policy: TinyPolicy, server: CompletionServer
+    engine: RemoteVllm, policy: TinyPolicy, server: CompletionServer
 ) -> None:
     sampling = Sampling(12, watched=(49, 60))
     heard: list[int] = []
@@ -138,7 +138,7 @@ def test_what_the_model_wrote_is_not_asked_again(policy: TinyPolicy, server: Com
     assert nodes == {(context, node) for context in ((5, 6, 7), (5, 6)) for node in inner} - passed
 
 
-def test_every_completion_has_a_seed_of_its_own(engine: VllmServer, server: CompletionServer) -> None:
+def test_every_completion_has_a_seed_of_its_own(engine: RemoteVllm, server: CompletionServer) -> None:
     def seeds(prompts: list[list[int]], n: int, seed: int, keys: list[str] | None = None) -> list[int]:
         server.calls.clear()
         engine.generate(prompts, Sampling(3, 1.0, n, seed), STOPS, keys)
@@ -153,7 +153,7 @@ def test_every_completion_has_a_seed_of_its_own(engine: VllmServer, server: Comp
     assert sorted(set(seeds(PROMPTS[:1], 2, 7, ["a"])) - set(first[:3])) == []
 
 
-def test_a_call_sets_every_sampling_parameter(engine: VllmServer, server: CompletionServer) -> None:
+def test_a_call_sets_every_sampling_parameter(engine: RemoteVllm, server: CompletionServer) -> None:
     """Otherwise the model's generation_config.json could set penalties, and vLLM would stop at its end tokens."""
     server.calls.clear()
     engine.generate([[1] * 90], Sampling(12, 1.0), (7, 3))
@@ -165,7 +165,7 @@ def test_a_call_sets_every_sampling_parameter(engine: VllmServer, server: Comple
 
 @pytest.mark.parametrize(("temperature", "top_p"), [(0.5, 1.0), (1.7, 1.0), (1.0, 0.6), (0.7, 0.3)])
 def test_log_probs_are_of_the_distribution_drawn_from(
-    engine: VllmServer, policy: TinyPolicy, server: CompletionServer, temperature: float, top_p: float
+    engine: RemoteVllm, policy: TinyPolicy, server: CompletionServer, temperature: float, top_p: float
 ) -> None:
     sampling = Sampling(8, temperature, top_p=top_p)
     for prompt, [completion] in zip(PROMPTS, engine.generate(PROMPTS, sampling, STOPS), strict=True):
@@ -176,19 +176,19 @@ def test_log_probs_are_of_the_distribution_drawn_from(
         assert completion.logps == pytest.approx(expected, abs=1e-5)
     server.raw = True
     engine.generate(PROMPTS, Sampling(2, temperature, top_p=top_p), STOPS)  # checked once a connection
-    fresh = VllmServer(server.url)
+    fresh = RemoteVllm(server.url)
     fresh.sync(policy)
     with pytest.raises(LovecError, match=r"before the temperature; start it with --logprobs-mode processed_logprobs"):
         fresh.generate(PROMPTS, Sampling(2, temperature, top_p=top_p), STOPS)
     assert fresh.generate(PROMPTS, Sampling(2, 1.0), STOPS)
 
 
-def test_there_are_no_more_simultaneous_calls_than_max_rows(engine: VllmServer, server: CompletionServer) -> None:
+def test_there_are_no_more_simultaneous_calls_than_max_rows(engine: RemoteVllm, server: CompletionServer) -> None:
     engine.generate(PROMPTS * 5, Sampling(2, 1.0), STOPS)
     assert 1 < server.most <= 4
 
 
-def test_on_token_receives_every_token_and_can_end_a_completion(engine: VllmServer) -> None:
+def test_on_token_receives_every_token_and_can_end_a_completion(engine: RemoteVllm) -> None:
     sampling = Sampling(12, 1.0, n=2, seed=3)
     plain = engine.generate(PROMPTS, sampling, STOPS)
     streamed: dict[tuple[int, int], list[int]] = {}
@@ -207,7 +207,7 @@ def test_on_token_receives_every_token_and_can_end_a_completion(engine: VllmServ
 
 @pytest.mark.parametrize("kind", [KeyError, TimeoutError, calls.MalformedReply, KeyboardInterrupt])
 def test_an_exception_of_on_token_stops_all_calls_and_leaves_the_engine_usable(
-    engine: VllmServer, kind: type[BaseException]
+    engine: RemoteVllm, kind: type[BaseException]
 ) -> None:
     """Whatever its kind: none of the faults of a server, and none that ends the thread of the calls."""
     plain = engine.generate(PROMPTS, Sampling(12), STOPS)
@@ -225,7 +225,7 @@ def test_an_exception_of_on_token_stops_all_calls_and_leaves_the_engine_usable(
     ]
 
 
-def test_a_stream_is_retried_until_its_first_token(engine: VllmServer, server: CompletionServer) -> None:
+def test_a_stream_is_retried_until_its_first_token(engine: RemoteVllm, server: CompletionServer) -> None:
     server.faults = ["503", "hang up", "500"]
     [[whole]] = engine.generate(PROMPTS[:1], Sampling(12), (), on_token=lambda *event: True)
     assert len(whole.ids) == 12 and len(server.paths("/v1/completions")) == 4
@@ -245,7 +245,7 @@ def matches(body: dict[str, Any], context: list[int]) -> bool:
     return any(body["prompt"] == [*context, *node] for node in nodes)
 
 
-def test_scores_equal_those_of_the_policy(engine: VllmServer, policy: TinyPolicy, server: CompletionServer) -> None:
+def test_scores_equal_those_of_the_policy(engine: RemoteVllm, policy: TinyPolicy, server: CompletionServer) -> None:
     expected = own(policy).score(PROMPTS, CHOICES)
     for row, right in zip(engine.score(PROMPTS, CHOICES), expected, strict=True):
         assert row == pytest.approx(right, abs=1e-5)
@@ -260,7 +260,7 @@ def test_scores_equal_those_of_the_policy(engine: VllmServer, policy: TinyPolicy
 
 
 def test_token_log_probs_equal_those_of_the_policy(
-    engine: VllmServer, policy: TinyPolicy, server: CompletionServer
+    engine: RemoteVllm, policy: TinyPolicy, server: CompletionServer
 ) -> None:
     starts = [1, 4, 4]
     expected = own(policy).token_logps(PROMPTS, starts, CHOICES, top=3)
@@ -277,7 +277,7 @@ def test_token_log_probs_equal_those_of_the_policy(
     assert engine.token_logps(PROMPTS[:1], [3]) == [TokenScores(())]
 
 
-def test_a_server_without_log_probs_of_given_tokens_is_an_error(engine: VllmServer, server: CompletionServer) -> None:
+def test_a_server_without_log_probs_of_given_tokens_is_an_error(engine: RemoteVllm, server: CompletionServer) -> None:
     server.given_ids = False
     with pytest.raises(LovecError, match=r"leaves out .*\(logprob_token_ids\); it has to be vLLM 0\.32 or later"):
         engine.score(PROMPTS, CHOICES)
@@ -287,7 +287,7 @@ def test_a_missing_count_of_cached_tokens_is_warned_of_once(
     server: CompletionServer, policy: TinyPolicy, caplog: pytest.LogCaptureFixture
 ) -> None:
     server.details = False
-    engine = VllmServer(server.url)
+    engine = RemoteVllm(server.url)
     engine.sync(policy)
     for _ in range(2):
         engine.generate(PROMPTS, Sampling(2), STOPS)
@@ -301,7 +301,7 @@ def test_a_missing_count_of_cached_tokens_is_warned_of_once(
 def test_the_newest_adapter_runs_and_the_old_one_is_removed(
     server: CompletionServer, policy: TinyPolicy, tmp_path: Path
 ) -> None:
-    engine = VllmServer(server.url, adapter_dir=str(tmp_path / "shared"))
+    engine = RemoteVllm(server.url, adapter_dir=str(tmp_path / "shared"))
     names, scores = [], []
     for seed in (0, 1, 2):
         policy.plant(seed)
@@ -329,7 +329,7 @@ def test_the_newest_adapter_runs_and_the_old_one_is_removed(
 
 
 def test_a_garbage_collected_engine_unloads_its_adapter(server: CompletionServer, policy: TinyPolicy) -> None:
-    engine = VllmServer(server.url)
+    engine = RemoteVllm(server.url)
     engine.sync(policy)
     assert len(server.adapters) == 1
     del engine
@@ -337,7 +337,7 @@ def test_a_garbage_collected_engine_unloads_its_adapter(server: CompletionServer
     assert server.adapters == {}
 
 
-def test_a_fork_leaves_the_connection_alone(engine: VllmServer, server: CompletionServer, policy: TinyPolicy) -> None:
+def test_a_fork_leaves_the_connection_alone(engine: RemoteVllm, server: CompletionServer, policy: TinyPolicy) -> None:
     """What a fork throws away is a copy; waiting for the thread of the original would hang it."""
     engine.sync(policy)
     folder = engine._running().adapter_folder
@@ -358,7 +358,7 @@ def test_a_fork_leaves_the_connection_alone(engine: VllmServer, server: Completi
 
 def test_it_opens_a_model_without_a_policy(server: CompletionServer, policy: TinyPolicy, tmp_path: Path) -> None:
     policy.peft.save_pretrained(str(tmp_path / "adapter"))
-    engine = VllmServer(server.url)
+    engine = RemoteVllm(server.url)
     engine.open("tiny", str(tmp_path / "adapter"))
     expected = own(policy).score(PROMPTS, CHOICES)
     assert engine.score(PROMPTS, CHOICES) == [pytest.approx(row, abs=1e-5) for row in expected]
@@ -376,14 +376,14 @@ def test_it_opens_a_model_without_a_policy(server: CompletionServer, policy: Tin
 
 
 @pytest.mark.parametrize("fault", ["429", "500", "503", "hang up", "garbage", "aborted"])
-def test_transient_faults_are_retried(engine: VllmServer, server: CompletionServer, fault: str) -> None:
+def test_transient_faults_are_retried(engine: RemoteVllm, server: CompletionServer, fault: str) -> None:
     expected = engine.generate(PROMPTS, Sampling(6, 1.0), STOPS)
     server.faults = [fault] * 2
     assert engine.generate(PROMPTS, Sampling(6, 1.0), STOPS) == expected
 
 
 def test_permanent_faults_are_one_line(server: CompletionServer, policy: TinyPolicy) -> None:
-    engine = VllmServer(server.url, retries=1)
+    engine = RemoteVllm(server.url, retries=1)
     engine.sync(policy)
     for fault, words in (
         ("500", r"HTTP 500: planned 500 \(2 tries\)"),
@@ -407,24 +407,24 @@ def test_a_server_that_cannot_serve_the_policy_is_explained(
         free.bind(("127.0.0.1", 0))
         nobody = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
     with pytest.raises(LovecError, match=f"there is no vLLM server at {nobody} .*start one: python -m vllm"):
-        VllmServer(nobody).sync(policy)
+        RemoteVllm(nobody).sync(policy)
     with pytest.raises(LovecError, match=r"model 'llama' is not served at .*, expected one of tiny"):
-        VllmServer(server.url, model="llama").sync(policy)
+        RemoteVllm(server.url, model="llama").sync(policy)
     server.lora = False
     words = "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, --enable-lora and --max-lora-rank 4 or more"
     with pytest.raises(LovecError, match=f"cannot load the adapter in .*HTTP 404.*start it with {words}"):
-        VllmServer(server.url).sync(policy)
+        RemoteVllm(server.url).sync(policy)
     server.load = lambda body: (500, error("LoRA rank 4 is greater than max_lora_rank 2"))  # as vLLM says it
     server.calls.clear()
     with pytest.raises(LovecError, match=f"LoRA rank 4 is greater.*{words}"):
-        VllmServer(server.url).sync(policy)
+        RemoteVllm(server.url).sync(policy)
     assert len(server.paths("/v1/load_lora_adapter")) == 1  # trying again would not help
     del server.load
     server.lora, server.key = True, "secret-key"
     with pytest.raises(LovecError, match=r"HTTP 401.*set VLLM_API_KEY to the key"):
-        VllmServer(server.url).sync(policy)
+        RemoteVllm(server.url).sync(policy)
     monkeypatch.setenv("VLLM_API_KEY", "secret-key")
-    engine = VllmServer(server.url)
+    engine = RemoteVllm(server.url)
     engine.sync(policy)
     assert engine.generate(PROMPTS[:1], Sampling(2), STOPS)
     server.faults = ["400"]  # and says the key back
@@ -432,7 +432,7 @@ def test_a_server_that_cannot_serve_the_policy_is_explained(
         engine.generate(PROMPTS[:1], Sampling(2), STOPS)
 
 
-def test_bad_options_and_prompts_are_refused(engine: VllmServer) -> None:
+def test_bad_options_and_prompts_are_refused(engine: RemoteVllm) -> None:
     for options, words in (
         ({"max_rows": 0}, "max_rows is 0"),
         ({"timeout": 0.0}, r"timeout is 0\.0"),
@@ -441,9 +441,9 @@ def test_bad_options_and_prompts_are_refused(engine: VllmServer) -> None:
         ({"url": "http://me:pw@localhost/v1"}, r"url is more than an address.*keys belong in \$VLLM_API_KEY"),
     ):
         with pytest.raises(LovecError, match=words):
-            VllmServer(**options)
+            RemoteVllm(**options)
     with pytest.raises(LovecError, match=r"no model yet; call sync"):
-        VllmServer().generate(PROMPTS, Sampling(2), STOPS)
+        RemoteVllm().generate(PROMPTS, Sampling(2), STOPS)
     for prompts, sampling, words in (
         ([[]], Sampling(2), "prompt 0 has no tokens"),
         ([[1] * CONTEXT], Sampling(2), "the model's context holds 96"),

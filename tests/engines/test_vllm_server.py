@@ -22,7 +22,7 @@ from served import chat, post, running, until
 from tinyrun import Lengths, Rows, Truth, fit, module, tiny
 
 from lovec.encoding import Encoder
-from lovec.engines import TransformersEngine, VllmServer
+from lovec.engines import RemoteVllm, TransformersEngine
 from lovec.modules import GRPO
 from lovec.oracles import OpenAIOracle, OracleStopped
 from lovec.policy import Policy, PolicyConfig, TokenBatch, TokenSequence
@@ -143,8 +143,8 @@ def policy(served: str) -> Policy:
 
 
 @pytest.fixture
-def engine(url: str, policy: Policy, tmp_path: Path) -> Iterator[VllmServer]:
-    made = VllmServer(url, adapter_dir=str(tmp_path / "adapters"))
+def engine(url: str, policy: Policy, tmp_path: Path) -> Iterator[RemoteVllm]:
+    made = RemoteVllm(url, adapter_dir=str(tmp_path / "adapters"))
     made.sync(policy)
     yield made
     made.close()
@@ -172,7 +172,7 @@ PROMPTS = [[5, 6, 7], [9, 3, 4, 8, 200], list(range(20, 90))]
 STOPS = tuple(range(0, 256, 16))
 
 
-def test_top_p_leaves_the_most_probable_tokens_renormalised(engine: VllmServer, policy: Policy) -> None:
+def test_top_p_leaves_the_most_probable_tokens_renormalised(engine: RemoteVllm, policy: Policy) -> None:
     groups = engine.generate(PROMPTS, Sampling(12, 1.0, n=3, top_p=0.4), STOPS)
     for prompt, group in zip(PROMPTS, groups, strict=True):
         for completion in group:
@@ -183,7 +183,7 @@ def test_top_p_leaves_the_most_probable_tokens_renormalised(engine: VllmServer, 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0, 1.6])
 def test_log_probs_equal_those_of_the_policy_at_the_temperature(
-    engine: VllmServer, policy: Policy, temperature: float
+    engine: RemoteVllm, policy: Policy, temperature: float
 ) -> None:
     sampling = Sampling(24, temperature, n=3, seed=1)
     groups = engine.generate(PROMPTS, sampling, STOPS)
@@ -203,7 +203,7 @@ def test_log_probs_equal_those_of_the_policy_at_the_temperature(
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_scores_from_a_stream_equal_those_of_prompts(engine: VllmServer, policy: Policy, temperature: float) -> None:
+def test_scores_from_a_stream_equal_those_of_prompts(engine: RemoteVllm, policy: Policy, temperature: float) -> None:
     """First tokens of choices at every place of a completion, and a second one where the model wrote the first."""
     firsts = tuple(range(40, 52))
     sampling = Sampling(24, temperature, seed=1, watched=firsts)
@@ -230,7 +230,7 @@ def test_scores_from_a_stream_equal_those_of_prompts(engine: VllmServer, policy:
     assert {completion.watched for group in with_others for completion in group} == {()}
 
 
-def test_on_token_can_end_a_completion(engine: VllmServer) -> None:
+def test_on_token_can_end_a_completion(engine: RemoteVllm) -> None:
     streamed: list[int] = []
 
     def on_token(prompt: int, sample: int, token: int) -> bool:
@@ -243,7 +243,7 @@ def test_on_token_can_end_a_completion(engine: VllmServer) -> None:
     assert len(whole.ids) == 200
 
 
-def test_scores_equal_those_of_the_policy_with_every_adapter(engine: VllmServer, policy: Policy, url: str) -> None:
+def test_scores_equal_those_of_the_policy_with_every_adapter(engine: RemoteVllm, policy: Policy, url: str) -> None:
     tails = encoder(policy).tails
     seen = []
     for seed in (1, 2, 3):  # planted adapters change the scores at once, on the same prompts
@@ -263,7 +263,7 @@ def test_scores_equal_those_of_the_policy_with_every_adapter(engine: VllmServer,
     assert models(url) == ["tiny"]
 
 
-def test_a_growing_context_is_prefilled_once(engine: VllmServer, policy: Policy) -> None:
+def test_a_growing_context_is_prefilled_once(engine: RemoteVllm, policy: Policy) -> None:
     """As the server counts tokens, in blocks of 32, compared with a prompt per sentence."""
     text = [i * 7 % 250 for i in range(1700)]
     contexts = [text[:end] for end in range(1000, 1700, 35)]
@@ -276,7 +276,7 @@ def test_a_growing_context_is_prefilled_once(engine: VllmServer, policy: Policy)
         assert row == pytest.approx(right, abs=1e-4)
 
 
-def test_iterative_tags_equal_those_of_the_transformers_engine(engine: VllmServer, policy: Policy) -> None:
+def test_iterative_tags_equal_those_of_the_transformers_engine(engine: RemoteVllm, policy: Policy) -> None:
     sentences = tuple(Sentence(f"Sentence {i} says that she was born in 18{i}.") for i in range(10, 14))
     records_ = [Record(f"r{i}", f"Who is Ada {i}?", sentences=sentences[i:]) for i in range(3)]
     right = IterativeTagger(own(policy), encoder(policy)).tag(records_)
@@ -287,14 +287,14 @@ def test_iterative_tags_equal_those_of_the_transformers_engine(engine: VllmServe
 def test_an_adapter_that_is_too_large_is_refused(url: str, served: str) -> None:
     policy = Policy(PolicyConfig(model=served, lora_r=16, lora_alpha=8))
     with pytest.raises(LovecError, match=r"cannot load the adapter in .*--max-lora-rank 16 or more"):
-        VllmServer(url).sync(policy)
+        RemoteVllm(url).sync(policy)
 
 
 def test_grpo_trains_on_rollouts_of_the_server(url: str, served: str, tmp_path: Path) -> None:
     """At every step the log-probs of sampling equal those of training, so the importance weights are 1."""
     torch.manual_seed(0)
     options = {"reward": Truth(), "oracle": Lengths(), "group_size": 3, "max_new_tokens": 12, "temperature": 0.8}
-    run = fit(tmp_path, module(GRPO, served, engine=VllmServer(url), lr=5e-2, **options), Rows(12, batch_size=4))
+    run = fit(tmp_path, module(GRPO, served, engine=RemoteVllm(url), lr=5e-2, **options), Rows(12, batch_size=4))
     assert len(run.logged) == 3 and all(gradient.any() for gradient in run.gradients)
     for logged in run.logged:
         assert 0 < logged["train/mismatch_max"] < 1e-4
@@ -312,7 +312,7 @@ def test_lovec_serves_what_a_real_server_runs(url: str, served: str) -> None:
     text = json.dumps({"text": "Ada ran. It was noon.", "question": "Who was Ada?"}).encode()
     bodies = [(text, "/v1/tag"), *((chat(f"Who was {name}?", max_tokens=12), CHAT) for name in ("Ada", "Bob"))]
     found = []
-    for engine in (VllmServer(url), "transformers"):
+    for engine in (RemoteVllm(url), "transformers"):
         with running(open_session(served, engine=engine, instruction="Rate.", device="cpu")) as server:
             found.append([post(server, *body) for body in bodies])
     for (status, data), (_, expected) in zip(*found, strict=True):
@@ -322,7 +322,7 @@ def test_lovec_serves_what_a_real_server_runs(url: str, served: str) -> None:
             continue
         values = [[entry["confidence"] for entry in side["confidence"]] for side in (data, expected)]
         assert values[0] == pytest.approx(values[1], abs=1e-4) and len(values[0]) == 2
-    with running(open_session(served, engine=VllmServer(url), instruction="Rate.")) as server:
+    with running(open_session(served, engine=RemoteVllm(url), instruction="Rate.")) as server:
         open_ones = [server.send(chat("Who?", max_tokens=1024, stream=n % 2 == 0)) for n in range(8)]
         until(lambda: requests_running(url) == 8)
         for connection in open_ones:

@@ -13,7 +13,7 @@ HERE = Path(__file__).parent
 
 
 def load(name):
-    """A file of this folder, which is no package."""
+    """A file of this folder, which is not a package."""
     spec = importlib.util.spec_from_file_location(name, HERE / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module

@@ -125,10 +125,10 @@ def sentences(data: bytes) -> None:
 
 def jsonl(data: bytes) -> None:
     """A line is read or named; a record that was read can be written, and is the same when it is read again."""
-    from lovec.answers import split_record
     from lovec.datasets.jsonl import json_line, read_records, record_to_dict, write_records
     from lovec.tagging import Documents
     from lovec.tags import DEFAULT_TAGS
+    from lovec.untag import split_record
 
     path = folder() / "records.jsonl"
     path.write_bytes(data)
@@ -414,7 +414,7 @@ def checkpoints(data: bytes) -> None:
 
 
 def walk(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Path and value of everything in a recipe that is no container."""
+    """Path and value of everything in a recipe that is not a container."""
     if isinstance(value, dict):
         for key, inner in value.items():
             yield from walk(inner, (*path, str(key)))

@@ -82,8 +82,8 @@ Architectures that transformers cannot read from GGUF are refused by name.
   are computed row by row, with the same results.
 - **Thinking** is off: templates that know `enable_thinking` get `false`, a thought that a template begins is ended at
   once, and the prompt goes up to where the template puts the answer itself. What a model writes between `<think>` and
-  `</think>` all the same, at the beginning of its answer, is no sentence, gets no tag, and is left out when answers are
-  labelled or rated. An adapter that reasons before it answers cannot be trained with lovec.
+  `</think>` all the same, at the beginning of its answer, is not a sentence, gets no tag, and is left out when answers
+  are labelled or rated. An adapter that reasons before it answers cannot be trained with lovec.
 - **vLLM in the same process** (`VllmEngine`, version 0.32 on a CPU) gives the same distributions over the scores for
   all of them but OLMo 2, whose class in transformers it changes there, and gpt-oss, whose experts need a kernel that
   its build for the CPU lacks. Both end with an error that says so.
@@ -101,7 +101,7 @@ def described(family: Family, policy: Any, encoder: Any) -> str:
         encoder.prompt(f"{encoder.instruction}\n\nWho?", instruct=False)
     )
     shown = family.before.replace("\n", "\\n")
-    shared = "yes" if policy.padded_because is None else f"no: {policy.padded_because}"
+    shared = "yes" if policy.packing_disabled_reason is None else f"no: {policy.packing_disabled_reason}"
     own = "yes" if has_system else "in the question's turn"
     layers = ", ".join(family.layers)
     return f"| {family.models} | {own} | {_code(shown)} | {_code(family.end)} | {layers} | {shared} | {family.note} |"

@@ -21,7 +21,7 @@ from torch.distributed.tensor import DTensor
 from lovec import modules
 from lovec.baselines import PTrue, SentenceLikelihood
 from lovec.datasets.jsonl import read_records
-from lovec.engines import VllmServer
+from lovec.engines import RemoteVllm
 from lovec.evaluation import ShardedStrategy
 from lovec.modules import PolicyConfig
 from lovec.policy import is_adapter
@@ -56,7 +56,7 @@ def objectives(url: str) -> dict[str, Callable[[], Objective]]:
         "DPO": lambda: ("DPO", {"baselines": [PTrue()]}, True),
         "ORPO": lambda: ("ORPO", {}, True),
         "GRPO": lambda: ("GRPO", {**rollouts, "engine": Drifted(8), "inner_epochs": 2}, True),
-        "GRPO-server": lambda: ("GRPO", {**rollouts, "engine": VllmServer(url, max_rows=8)}, True),
+        "GRPO-server": lambda: ("GRPO", {**rollouts, "engine": RemoteVllm(url, max_rows=8)}, True),
         "ExpectedReward": lambda: ("ExpectedReward", {}, True),
         "Distil": lambda: (
             "Distil",

@@ -335,7 +335,7 @@ def test_every_data_set_of_lovec_can_be_labelled():
         ("World", {"split": "dev"}, "the split of World is 'dev', expected one of train, validation, test"),
         ("World", {"path": "x"}, "cannot open the data set World .*'path'.*; its arguments are variant, samples"),
         ("FActScore", {}, "cannot open the data set FActScore .*'path'"),
-        ("lovec.datamodules.Prompts", {}, "is no data set, expected a subclass of QuestionSet that overrides"),
+        ("lovec.datamodules.Prompts", {}, "is not a data set, expected a subclass of QuestionSet that overrides"),
         ("no.such", {}, "cannot import no.such"),
     ],
 )

@@ -64,7 +64,7 @@ def suite_of(parts, **options):
     [
         ("The cat saw the dog.", 4 / 5),
         ("Well-known, well-known! (Well-known?)", 1 / 3),  # inner marks stay
-        ("“Ada” … Ada’s – ADA", 2 / 3),  # a dash is no word
+        ("“Ada” … Ada’s – ADA", 2 / 3),  # a dash is not a word
         ("don't do not", 1.0),
         ("1973. 1973", 1 / 2),
         ("... - !", None),

@@ -14,7 +14,7 @@ HERE = Path(__file__).parent
 
 
 def load():
-    """The script, which is no module of a package."""
+    """The script, which is not a module of a package."""
     spec = importlib.util.spec_from_file_location("newest_run", HERE / "run.py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses look themselves up here

@@ -166,7 +166,7 @@ def test_an_adapter_is_used_on_the_base_that_it_was_trained_on(
     found = re.search(r"in 4 bits\. Merged, its confidences of 6 sentences .* by ([\d.]+) on average and", said)
     assert found is not None and float(found[1]) > 0, said
     settings = json.loads((tmp_path / "merged" / "lovec.json").read_text())
-    assert "base" not in settings  # a merged model is no adapter
+    assert "base" not in settings  # a merged model is not an adapter
 
 
 def test_two_processes_share_the_layers_of_a_base_in_4_bits(bnb: Any, tmp_path: Path) -> None:

@@ -148,7 +148,7 @@ def test_models_whose_attention_does_not_allow_it_are_padded(tmp_path: Path, cap
     """Gemma-2 caps its attention scores; a window matters once a sequence is longer."""
     with caplog.at_level(logging.INFO):
         capped = loaded(tmp_path, module(SFT, tiny(tmp_path, "gemma2"))).policy
-    assert not capped.shares_prefixes and capped.padded_because == "its attention is eager, with a mask"
+    assert not capped.shares_prefixes and capped.packing_disabled_reason == "its attention is eager, with a mask"
     assert "rows are padded, and equal beginnings computed again: its attention is eager, with a mask" in caplog.text
     windowed = tiny(tmp_path / "windowed", "qwen2", use_sliding_window=True, sliding_window=32, max_window_layers=0)
     policy = Policy(PolicyConfig(model=windowed, lora_r=4)).eval()

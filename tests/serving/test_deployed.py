@@ -15,7 +15,7 @@ from writer import Writer
 
 from lovec.calibration import Calibration, Promised, calibrate
 from lovec.taggers import FreeFormTagger, IterativeTagger, Session, open_session
-from lovec.taggers.deployment import Deployment
+from lovec.taggers.served_confidence import ServedConfidence
 from lovec.tagging import TextTagger
 from lovec.types import Record, Sampling, Sentence
 
@@ -45,8 +45,8 @@ def made(session: Session, mode: Any, **options: Any) -> Calibration:
 
 @pytest.mark.parametrize("readout", ["mean", ("mean", "entropy", "logp_mean", "logp_min")], ids=["mean", "features"])
 def test_chats_and_texts_have_the_confidences_of_the_taggers(session: Session, readout: Any) -> None:
-    deployment = Deployment({mode: made(session, mode, readout=readout) for mode in ("iterative", "free-form")})
-    deployed = replace(session, deployment=deployment)
+    served = ServedConfidence({mode: made(session, mode, readout=readout) for mode in ("iterative", "free-form")})
+    deployed = replace(session, served=served)
     tagger = TextTagger(deployed, max_new_tokens=60)
     [answer] = tagger.answer_questions([Record("a", "Who was Zoe?")])
     [text] = tagger.tag_texts([Record("t", "Who was Ada?", answer=TEXT)])
@@ -58,7 +58,7 @@ def test_chats_and_texts_have_the_confidences_of_the_taggers(session: Session, r
         body = json.dumps({"text": TEXT, "question": "Who was Ada?"}).encode()
         given = post(server, body, "/v1/tag")[1]["confidence"]
         (listed,) = json.loads(server.get("/v1/models"))["data"]
-    assert listed["confidence"] == {mode: deployment.note(mode) for mode in ("iterative", "free-form")}
+    assert listed["confidence"] == {mode: served.note(mode) for mode in ("iterative", "free-form")}
     assert all("calibrated" in note for note in listed["confidence"].values())
     events = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
     streamed = [entry for event in events for entry in event["choices"][0]["delta"].get("confidence", [])]
@@ -73,7 +73,7 @@ def test_chats_and_texts_have_the_confidences_of_the_taggers(session: Session, r
 
 def test_likelihoods_are_never_those_of_a_truncated_distribution(session: Session) -> None:
     calibration = made(session, "free-form", readout=("mean", "entropy", "logp_mean", "logp_min"))
-    with running(replace(session, deployment=Deployment({"free-form": calibration}))) as server:
+    with running(replace(session, served=ServedConfidence({"free-form": calibration}))) as server:
 
         def known(**more: Any) -> bool:
             entries = post(server, chat("Who was Zoe?", max_tokens=60, **more))[1]["choices"][0]["message"][
@@ -87,7 +87,7 @@ def test_likelihoods_are_never_those_of_a_truncated_distribution(session: Sessio
 
 def test_a_guarantee_leaves_sentences_out(session: Session) -> None:
     calibration = made(session, "free-form", promised=[Promised.keep_factual(0.5), Promised.keep_factual(0.3)])
-    deployed = replace(session, deployment=Deployment({"free-form": calibration}))
+    deployed = replace(session, served=ServedConfidence({"free-form": calibration}))
     [answer] = TextTagger(deployed, max_new_tokens=60).answer_questions([Record("a", "Who was Zoe?")])
     with running(replace(deployed)) as server:
         for probability in (0.5, 0.3):

@@ -23,7 +23,7 @@ from lovec.cli import main
 from lovec.datasets.jsonl import write_records
 from lovec.serving.feedback import Feedback
 from lovec.taggers import FreeFormTagger, Session, open_session
-from lovec.taggers.deployment import Deployment
+from lovec.taggers.served_confidence import ServedConfidence
 from lovec.types import LovecError, Record, Sampling, Sentence
 
 TEXT = "# Ada\n\nAda ran. She wrote a note. It was noon in London."
@@ -49,7 +49,7 @@ def calibrated(session: Session) -> Session:
     made, _ = calibrate(labelled, promised=[Promised(0.2, "errors")], **options)
     # everything is kept, so that answers without a true sentence break the promise
     everything = [replace(g, threshold=float("-inf")) for g in made.guarantees]
-    return replace(session, deployment=Deployment({"free-form": replace(made, guarantees=tuple(everything))}))
+    return replace(session, served=ServedConfidence({"free-form": replace(made, guarantees=tuple(everything))}))
 
 
 def ask(server: Server, number: int = 0, **more: Any) -> dict[str, Any]:
@@ -182,9 +182,9 @@ def test_a_broken_promise_is_said_everywhere_and_after_a_restart(
         assert value(server, "lovec_rated_sentences", mode="free-form") == sum(sizes)
         assert "a promise does not hold" in server.get("/")
         assert rate(server, rows(file)[0]["response_id"], [1])[0] == 404  # of another process
-    other = calibrated.deployment.calibrations["free-form"]
-    again = Deployment({"free-form": replace(other, guarantees=())})
-    with running(replace(calibrated, deployment=again), feedback=file) as server:
+    other = calibrated.served.calibrations["free-form"]
+    again = ServedConfidence({"free-form": replace(other, guarantees=())})
+    with running(replace(calibrated, served=again), feedback=file) as server:
         assert value(server, "lovec_rated_answers", mode="free-form") == 0
         assert "12 answers of" in caplog.text and "another model or calibration" in caplog.text
     assert len(rows(file)) == sum(sizes)
@@ -196,7 +196,7 @@ def test_the_state_is_that_of_the_answers_one_by_one(calibrated: Session, tmp_pa
         names = [ask(server, number)["id"] for number in range(8)]
         with ThreadPoolExecutor(8) as pool:
             assert {status for status, _ in pool.map(lambda name: rate(server, name, [1, 0]), names)} == {200}
-    watch = Watch.over(calibrated.deployment.calibrations["free-form"].guarantees)
+    watch = Watch.over(calibrated.served.calibrations["free-form"].guarantees)
     found = rows(file)
     assert len(found) == 16
     for first, second in zip(found[::2], found[1::2], strict=True):

@@ -118,7 +118,7 @@ def test_the_model_sees_the_scores_of_a_text_as_its_own_tags(
             text = client.chat.completions.create(messages=messages, **asked).choices[0].message.content
         messages += [{"role": "assistant", "content": text}, {"role": "user", "content": "When?"}]
     client.chat.completions.create(messages=messages, **asked)
-    answer = ANSWER.replace(" <confidence> 11 </confidence>", "")  # that is no score
+    answer = ANSWER.replace(" <confidence> 11 </confidence>", "")  # that is not a score
     turns = [("user", "Who was Ada?"), ("assistant", answer), ("user", "When?"), ("assistant", answer)]
     assert last_prompt(session) == session.encoder.dialogue([*turns, ("user", "When?")])
 

@@ -18,7 +18,7 @@ from served import KEY, Server, chat, post, running, until
 from tinyrun import tiny
 from writer import Scripted
 
-from lovec.passages import band
+from lovec.display import band
 from lovec.serving import service
 from lovec.serving.page import render_page
 from lovec.taggers import Session, open_session

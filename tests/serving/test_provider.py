@@ -27,7 +27,7 @@ from lovec.cli import main
 from lovec.datasets.jsonl import record_to_dict
 from lovec.encoding import INSTRUCTION
 from lovec.metrics.functional import mean_confidence
-from lovec.taggers.deployment import Deployment
+from lovec.taggers.served_confidence import ServedConfidence
 from lovec.tagging import ApiModel, ApiTagger
 from lovec.types import DEFAULT_SCALE, FREE_FORM, LovecError, Record, Sentence
 
@@ -176,10 +176,10 @@ def test_confidences_are_those_of_the_calibration(provider: ChatServer, columns:
     chosen = [word for column in columns for word in ("--confidence", column)]
     calibrated("labelled.jsonl", "--layout", "lovec", *chosen, "--keep_factual", "0.5")
     calibration = lovec.load_calibration("made")
-    deployment = Deployment.of_scores("made", "gpt", DEFAULT_SCALE)
+    served = ServedConfidence.of_scores("made", "gpt", DEFAULT_SCALE)
     provider.calls.clear()
     kept = []
-    with running(model(provider, deployment=deployment)) as server:
+    with running(model(provider, served=served)) as server:
         for question in QUESTIONS:
             answer = message(post(server, chat(question, keep_factual=0.5)))
             scores = {
@@ -208,7 +208,7 @@ def test_a_calibration_of_means_invents_nothing_where_there_are_none(provider: C
     labelled(provider)
     calibrated("labelled.jsonl")
     provider.silent = True
-    with running(model(provider, deployment=Deployment.of_scores("made", "gpt", DEFAULT_SCALE))) as server:
+    with running(model(provider, served=ServedConfidence.of_scores("made", "gpt", DEFAULT_SCALE))) as server:
         answer = message(post(server, chat(QUESTION)))
     assert {entry["confidence"] for entry in answer["confidence"]} == {None}
     assert [entry["score"] for entry in answer["confidence"]] == [planted(t) for t in written(QUESTION)]
@@ -220,7 +220,7 @@ def test_calibrations_of_other_scores_are_refused() -> None:
     Path("rows.csv").write_text("\n".join(["group,p,correct", *rows]))
     calibrated("rows.csv")
     with pytest.raises(LovecError, match=r"made is of p, expected one of stated and mean of the distribution"):
-        Deployment.of_scores("made", "gpt", DEFAULT_SCALE)
+        ServedConfidence.of_scores("made", "gpt", DEFAULT_SCALE)
 
 
 @pytest.mark.parametrize(

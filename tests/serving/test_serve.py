@@ -29,8 +29,8 @@ from lovec.serving.inline import Inline
 from lovec.serving.responses import ChatResponse
 from lovec.serving.service import Service
 from lovec.serving.wire import ChatRequest, RequestRefused, TagRequest, error_body
-from lovec.taggers.deployment import Deployment
 from lovec.taggers.freeform import GrowingAnswer
+from lovec.taggers.served_confidence import ServedConfidence
 from lovec.tags import TagFormat, parse
 from lovec.types import DEFAULT_SCALE, LovecError, Sampling, Scale
 
@@ -345,7 +345,7 @@ def cut(encoder: Encoder, answer: str, least: int | None) -> list[list[dict[str,
     request = ChatRequest.parse(json.loads(chat(min_confidence=least and least / 10)), NAME, 100, encoder.scale)
     inline = Inline("", encoder.tags)
     history = History(request.turns, encoder.tags, inline)
-    response = ChatResponse(request, history, [1], Deployment(), NAME, inline)
+    response = ChatResponse(request, history, [1], ServedConfidence(), NAME, inline)
     growing = GrowingAnswer(encoder, [1])
     scores = iter([s.score for s in parse(answer, encoder.tags).sentences if s.score is not None])
     came = []

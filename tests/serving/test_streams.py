@@ -26,13 +26,13 @@ from writer import Writer
 
 from lovec import calls
 from lovec.calibration import Promised, calibrate
-from lovec.engines import VllmServer
+from lovec.engines import RemoteVllm
 from lovec.metrics.functional import mean_confidence
 from lovec.serving import streams
 from lovec.serving.streams import STREAM_INTERVAL
 from lovec.taggers import FreeFormTagger, IterativeTagger, Session, open_session
-from lovec.taggers.deployment import Deployment
 from lovec.taggers.freeform import sentence_spans
+from lovec.taggers.served_confidence import ServedConfidence
 from lovec.tags import parse
 from lovec.types import MODES, Record, Sampling, Sentence
 
@@ -65,7 +65,7 @@ def upstream(model: str, local: Session, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 @pytest.fixture
 def session(model: str, upstream: CompletionServer) -> Session:
-    return open_session(model, engine=VllmServer(upstream.url, max_rows=3), instruction="Rate.")
+    return open_session(model, engine=RemoteVllm(upstream.url, max_rows=3), instruction="Rate.")
 
 
 def events(connection: Any) -> Iterator[dict[str, Any]]:
@@ -88,7 +88,7 @@ def same(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
         assert one == (None if other is None else pytest.approx(other, abs=1e-5))
 
 
-def likelihoods(local: Session) -> Deployment:
+def likelihoods(local: Session) -> ServedConfidence:
     """A calibration that takes the log-probabilities of the sentences' own tokens."""
     tagger = IterativeTagger(local.engine, local.encoder, "mean", likelihoods=True)  # of the model, which is random
     sentences = tuple(map(Sentence, ("London is a town.", "It was noon.", "Ada ran.")))
@@ -97,7 +97,7 @@ def likelihoods(local: Session) -> Deployment:
         r.with_factuality([float((i * i + j) % 5 < 3) for j in range(len(r.sentences))]) for i, r in enumerate(tagged)
     ]
     options: Any = {"readout": ("mean", "entropy", "logp_mean", "logp_min"), "maps": ("platt",), "draws": 50}
-    return Deployment({m: calibrate(labelled, adapter="-", base="tiny", mode=m, **options)[0] for m in MODES})
+    return ServedConfidence({m: calibrate(labelled, adapter="-", base="tiny", mode=m, **options)[0] for m in MODES})
 
 
 def test_answers_and_confidences_are_those_of_an_engine_in_the_process(session: Session, local: Session) -> None:
@@ -121,8 +121,8 @@ def test_answers_and_confidences_are_those_of_an_engine_in_the_process(session: 
 
 @pytest.mark.slow
 def test_likelihoods_come_with_the_stream(session: Session, local: Session, upstream: CompletionServer) -> None:
-    deployment = likelihoods(local)
-    deployed = replace(session, deployment=deployment)
+    served = likelihoods(local)
+    deployed = replace(session, served=served)
     with running(deployed) as server:
         entries = post(server, chat("Who was Zoe?", max_tokens=90))[1]["choices"][0]["message"]["confidence"]
         body = json.dumps({"text": TEXT, "question": "Who was Ada?"}).encode()
@@ -137,7 +137,7 @@ def test_likelihoods_come_with_the_stream(session: Session, local: Session, upst
     [record] = FreeFormTagger(local.engine, local.encoder, Sampling(90), "mean").tag([Record("a", "Who was Zoe?")])
     places = sentence_spans(parse(local.encoder.decode(ids), local.encoder.tags), ids, local.encoder)
     expected = [
-        deployment.sentence(replace(s, token_logps=scores.logps[place]), "free-form").confidence
+        served.sentence(replace(s, token_logps=scores.logps[place]), "free-form").confidence
         for s, place in zip(record.sentences, places, strict=False)
         if s.distribution is not None and place is not None
     ]
@@ -146,28 +146,28 @@ def test_likelihoods_come_with_the_stream(session: Session, local: Session, upst
     assert 0.05 < found[0] < 0.95  # not at an end of the scale, where all log-probabilities would do
 
 
-def stated(local: Session) -> Deployment:
+def stated(local: Session) -> ServedConfidence:
     """A calibration of the stated score, with a guarantee."""
     sentences = tuple(Sentence("Ada ran.", score=score, levels=11) for score in range(11))
     labels = [float(score > 7) for score in range(11)]
     records = [Record(f"q{i}", "Who?", sentences=sentences).with_factuality(labels) for i in range(12)]
     options: Any = {"readout": "stated", "maps": ("platt",), "draws": 50, "promised": [Promised.keep_factual(0.5)]}
-    return Deployment({m: calibrate(records, adapter="-", base="tiny", mode=m, **options)[0] for m in MODES})
+    return ServedConfidence({m: calibrate(records, adapter="-", base="tiny", mode=m, **options)[0] for m in MODES})
 
 
 def test_a_calibration_of_the_stated_score_needs_no_scores(
     session: Session, local: Session, upstream: CompletionServer
 ) -> None:
-    deployment = stated(local)
-    with running(replace(session, deployment=deployment)) as server:
+    served = stated(local)
+    with running(replace(session, served=served)) as server:
         message = post(server, chat("Who was Ada?", max_tokens=90))[1]["choices"][0]["message"]
         assert [body.get("stream") for body in upstream.paths("/v1/completions")] == [True]
         kept = post(server, chat("Who was Ada?", max_tokens=90, keep_factual=0.5))[1]["choices"][0]["message"]
     [record] = FreeFormTagger(local.engine, local.encoder, Sampling(90)).tag([Record("a", "Who was Ada?")])
-    expected = [deployment.sentence(sentence, "free-form") for sentence in record.sentences]
+    expected = [served.sentence(sentence, "free-form") for sentence in record.sentences]
     assert [e["confidence"] for e in message["confidence"]] == pytest.approx([s.confidence for s in expected])
     assert {entry["confidence"] is None for entry in message["confidence"]} == {True, False}
-    keeps = deployment.keeps("free-form", keep_factual=0.5)
+    keeps = served.keeps("free-form", keep_factual=0.5)
     assert [entry["kept"] for entry in kept["confidence"]] == list(map(keeps, expected))
     assert {entry["kept"] for entry in kept["confidence"]} == {True, False}
     assert kept["content"] == " ".join(s.text for s in expected if keeps(s)) != message["content"]
@@ -178,7 +178,7 @@ def test_first_tokens_cost_one_prompt_where_they_tell_the_scores_apart(
 ) -> None:
     tag_words = ("<c>", "</c>")  # and a scale of letters, which are single tokens here
     options: Any = {"instruction": "Rate.", "tag_words": tag_words, "scale": ("a", "b", "c"), "scoring": "prefix"}
-    session = open_session(model, engine=VllmServer(upstream.url, max_rows=3), **options)
+    session = open_session(model, engine=RemoteVllm(upstream.url, max_rows=3), **options)
     assert [len(choice) for choice in session.encoder.choices] == [2, 2, 2]  # the space before them is the first
     body = json.dumps({"text": TEXT, "question": "Who was Ada?"}).encode()
     with running(session) as server:
@@ -199,7 +199,7 @@ def test_first_tokens_are_read_from_the_stream(
     """No prompt is needed, except for what follows a 1 that was not written; the numbers are those of prompts."""
     scale = tuple(map(str, range(int(digits.split()[-1]) + 1)))
     session = open_session(
-        model, engine=VllmServer(upstream.url, max_rows=3), instruction="Rate.", scale=scale, scoring="prefix"
+        model, engine=RemoteVllm(upstream.url, max_rows=3), instruction="Rate.", scale=scale, scoring="prefix"
     )
     with running(session) as server:
         replies = [post(server, chat(question, max_tokens=200))[1] for question in QUESTIONS]

@@ -109,5 +109,5 @@ def test_a_frame_has_a_row_per_sentence() -> None:
 
 
 def test_pandas_is_imported_for_frames_only() -> None:
-    code = "import sys, lovec.passages; assert not {'pandas', 'torch', 'datasets'} & set(sys.modules)"
+    code = "import sys, lovec.display; assert not {'pandas', 'torch', 'datasets'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

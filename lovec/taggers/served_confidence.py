@@ -36,7 +36,7 @@ UNCALIBRATED = "Confidence: mean of the score distribution, not calibrated."
 
 
 @dataclass(frozen=True, slots=True)
-class Deployment:
+class ServedConfidence:
     """What becomes of the confidence that a tagger reads from the distribution over scores.
 
     Attributes:
@@ -47,7 +47,7 @@ class Deployment:
     calibrations: Mapping[str, Calibration] = field(default_factory=dict)
 
     @classmethod
-    def beside(cls, weights: str | None, provenance: Callable[[], Provenance]) -> Deployment:
+    def beside(cls, weights: str | None, provenance: Callable[[], Provenance]) -> ServedConfidence:
         """Return what the file beside an adapter or a merged model says; nothing is changed where there is no file.
 
         Args:
@@ -65,7 +65,7 @@ class Deployment:
         return cls(read_calibrations(weights, provenance()))
 
     @classmethod
-    def of_scores(cls, path: str | os.PathLike[str], model: str, scale: Scale) -> Deployment:
+    def of_scores(cls, path: str | os.PathLike[str], model: str, scale: Scale) -> ServedConfidence:
         """Return what ``lovec calibrate FILE`` has written for tagged answers, applied to free-form tagging.
 
         Args:
@@ -129,7 +129,7 @@ class Deployment:
         return replace(record, sentences=tuple(self.sentence(sentence, mode) for sentence in record.sentences))
 
     def keeps(self, mode: str, min_confidence: float | None = None, keep_factual: float | None = None) -> Keeps:
-        """Return a function that tells whether a sentence stays in a text; what is no statement always does.
+        """Return a function that tells whether a sentence stays in a text; what is not a statement always does.
 
         Args:
             mode: how the sentences are tagged.

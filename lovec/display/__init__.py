@@ -1,6 +1,6 @@
 """Tagged answers to look at: as an HTML page, in a notebook and on a terminal."""
 
-from lovec.passages.marks import (
+from lovec.display.marks import (
     BANDS,
     TENTHS,
     TERMINAL,
@@ -12,7 +12,7 @@ from lovec.passages.marks import (
     sentence_text,
     visible,
 )
-from lovec.passages.markup import PALETTES, legend_html, notebook_html, page, passage_html, style
+from lovec.display.markup import PALETTES, legend_html, notebook_html, page, passage_html, style
 
 __all__ = [
     "BANDS",

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from lovec.passages import (
+from lovec.display import (
     BANDS,
     PALETTES,
     TERMINAL,

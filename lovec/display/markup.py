@@ -13,8 +13,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from lovec.display.marks import BANDS, Breaks, band, describe, number, visible
 from lovec.notices import counted
-from lovec.passages.marks import BANDS, Breaks, band, describe, number, visible
 from lovec.templates import load_template
 from lovec.types import Keeps, Record, Sentence
 

@@ -12,7 +12,7 @@ from tinyrun import Rows, module, records, tiny, trainer
 
 from lovec.datamodules import Demonstrations
 from lovec.datasets.jsonl import read_records, write_records
-from lovec.evaluation.places import TestFolder, folder_name, set_aside
+from lovec.evaluation.run_folders import TestFolder, folder_name, set_aside
 from lovec.modules import SFT
 from lovec.provenance import Provenance, weights_of
 from lovec.reports.runs import read_run

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from lovec.datasets.jsonl import write_records
+from lovec.reports.breakdown import places_of, slug
 from lovec.reports.cells import CellMaker
 from lovec.reports.histogram import histogram
 from lovec.reports.lead import Gain, lead_of, provenance
 from lovec.reports.overlay import histogram_overlay, reliability_overlay, risk_overlay
 from lovec.reports.paper_tables import report_tables
-from lovec.reports.places import places_of, slug
 from lovec.reports.reliability import reliability
 from lovec.reports.risk_coverage import risk_curve
 from lovec.reports.runs import read_run

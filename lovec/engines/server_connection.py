@@ -20,7 +20,7 @@ T = TypeVar("T")
 _UNLOAD_TIMEOUT_S = 5.0
 
 
-class Link:
+class Connection:
     """A connection to a server, with an event loop in a thread of its own, so that it outlives a call.
 
     Args:

@@ -105,7 +105,7 @@ def one_line(text: str, longest: int) -> str:
 def sentence_text(sentence: Sentence, tag: str | None = None) -> Text:
     """Return a sentence for a terminal: in the style of its band, followed by its confidence in brackets.
 
-    What is no statement is plain.
+    What is not a statement is plain.
 
     Args:
         sentence: the sentence.

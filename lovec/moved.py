@@ -15,13 +15,19 @@ MODULES = {
     "lovec.answers": "lovec.untag",
     "lovec.evaluation.places": "lovec.evaluation.run_folders",
     "lovec.passages": "lovec.display",
-    "lovec.passages.markup": "lovec.display.markup",
-    "lovec.passages.marks": "lovec.display.marks",
     "lovec.questions": "lovec.reply_scoring",
     "lovec.reports.places": "lovec.reports.breakdown",
     "lovec.taggers.deployment": "lovec.taggers.served_confidence",
 }
-"""Modules that have moved, by their old names."""
+"""Modules and packages that have moved, by their old names."""
+
+
+def new_name(old: str) -> str | None:
+    """Return the new name of a module that has moved, itself or with its package; None for any other."""
+    for before, after in MODULES.items():
+        if old == before or old.startswith(before + "."):
+            return after + old.removeprefix(before)
+    return None
 
 
 class _Finder(MetaPathFinder, Loader):
@@ -29,11 +35,12 @@ class _Finder(MetaPathFinder, Loader):
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         """Return how a module is loaded that has moved; None for any other."""
-        return spec_from_loader(fullname, self) if fullname in MODULES else None
+        return spec_from_loader(fullname, self) if new_name(fullname) else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         """Return the module of the new name."""
-        new = MODULES[spec.name]
+        new = new_name(spec.name)
+        assert new is not None
         warn(spec.name, new)
         module = import_module(new)
         spec.loader_state = module.__spec__
@@ -48,7 +55,7 @@ class _Finder(MetaPathFinder, Loader):
 def install() -> None:
     """Let imports find modules by their old names; the second call does nothing."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.append(_Finder())
+        sys.meta_path.insert(0, _Finder())  # before the one that would find a part of a package by its new path
 
 
 def warn(old: str, new: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 from lovec.moved import MODULES
 
 
-@pytest.mark.parametrize(("old", "new"), MODULES.items())
+@pytest.mark.parametrize(("old", "new"), [*MODULES.items(), ("lovec.passages.markup", "lovec.display.markup")])
 def test_an_old_path_is_the_new_module_and_says_so(old, new, monkeypatch):
     monkeypatch.delitem(sys.modules, old, raising=False)
     there = import_module(new)

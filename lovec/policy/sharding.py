@@ -81,7 +81,7 @@ class CollectiveForwards:
             dist.broadcast(values, group=self._group, group_src=0)
             parameter.detach().copy_(values)
 
-    def barrier(self) -> None:
+    def sync_forwards(self) -> None:
         """Return once every process has called this; take part in the forward passes of the others until then."""
         while int(self._announce(False)):
             self._following = True

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 
 from lovec.tries.attention import TriePlan, attend
 from lovec.types import LovecError
@@ -50,7 +51,13 @@ def _attention(
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """Compute attention over the trie where there is one, else as sdpa does."""
+    unknown = [name for name in ("softcap", "s_aux", "position_bias") if kwargs.get(name) is not None]
     if trie is None:
+        if not unknown and _shares_keys(query, key, attention_mask):
+            out = scaled_dot_product_attention(
+                query, key, value, attn_mask=attention_mask, scale=scaling, enable_gqa=True
+            )
+            return out.transpose(1, 2).contiguous(), None
         from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
         result: tuple[Tensor, None] = sdpa_attention_forward(
@@ -58,10 +65,20 @@ def _attention(
         )
         return result
     window = kwargs.get("sliding_window")
-    unknown = [name for name in ("softcap", "s_aux", "position_bias") if kwargs.get(name) is not None]
     if unknown or (window is not None and window < trie.longest):
         raise LovecError(
             f"{type(module).__name__} asks for {', '.join(unknown) or f'a window of {window} tokens'}, which attention "
             "over shared tokens does not compute; set policy.share_prefixes to false"
         )
     return attend(query, key, value, query.shape[-1] ** -0.5 if scaling is None else scaling, trie), None
+
+
+def _shares_keys(query: Tensor, key: Tensor, mask: Tensor | None) -> bool:
+    """Return whether torch should share keys [B, G, K, D] among the heads of a query [B, H, Q, D], instead of copies.
+
+    With a mask, transformers repeats the keys for every head, since kernels of GPUs are slow otherwise. That of CPUs is
+    not, and gives the same numbers; a copy of all cached keys in every layer costs more than the attention. A single
+    query is never given copies.
+    """
+    grouped = mask is not None and query.device.type == "cpu" and query.shape[1] != key.shape[1]
+    return grouped and query.shape[2] > 1 and not torch.is_grad_enabled()

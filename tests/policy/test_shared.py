@@ -17,6 +17,7 @@ from torch import Tensor
 from lovec.modules import DPO, ORPO, SFT, ExpectedReward, PTrueTuned, SFTRegression
 from lovec.modules.batching import micro_batches
 from lovec.policy import Policy, PolicyConfig, TokenBatch, TokenSequence
+from lovec.tries.models import _attention
 from lovec.types import LovecError
 
 CHOICES = [(40, 41), (42, 41), (40, 43, 41), (44,)]
@@ -221,3 +222,30 @@ def test_micro_batches_keep_bundles_together(model: str, tmp_path: Path) -> None
     assert all(size(group) <= 700 for group in groups)
     assert [size(group) for group in groups] == sorted(map(size, groups), reverse=True)
     assert len(groups) < len(micro_batches(mixed, 700, False))
+
+
+def test_heads_that_share_keys_are_given_no_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under a mask, on a CPU: the same numbers as transformers gives, which copies keys for every head."""
+    from transformers.integrations import sdpa_attention
+
+    torch.manual_seed(0)
+    query, key, value = torch.randn(2, 9, 5, 8), torch.randn(2, 3, 12, 8), torch.randn(2, 3, 12, 8)
+    mask = torch.rand(2, 1, 5, 12) > 0.3
+    mask[..., -1] = True
+    module = torch.nn.Module()
+    module.num_key_value_groups = 3
+    with torch.inference_mode():
+        expected, _ = sdpa_attention.sdpa_attention_forward(module, query, key, value, mask, scaling=0.3)
+
+    def refused(*_: object, **__: object) -> None:
+        raise AssertionError("transformers was asked")
+
+    monkeypatch.setattr(sdpa_attention, "sdpa_attention_forward", refused)
+    with torch.inference_mode():
+        found, _ = _attention(module, query, key, value, mask, scaling=0.3)
+        assert torch.equal(found, expected)
+        for other in ({"softcap": 30.0}, {"position_bias": torch.zeros(())}):  # what this attention does not know
+            with pytest.raises(AssertionError, match="transformers was asked"):
+                _attention(module, query, key, value, mask, scaling=0.3, **other)
+    with pytest.raises(AssertionError, match="transformers was asked"):  # in training
+        _attention(module, query, key, value, mask, scaling=0.3)

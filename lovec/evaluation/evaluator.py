@@ -28,6 +28,7 @@ from lovec.metrics.suite import CalibrationSuite, user_metric_infos
 from lovec.metrics.table import METRICS
 from lovec.settings import Count, CountFromZero, PlainWord, Setting, check_range, checked
 from lovec.taggers.scoring import History
+from lovec.taggers.scoring_check import SENTENCES
 from lovec.types import (
     ITERATIVE,
     MODES,
@@ -67,6 +68,8 @@ class EvaluationConfig:
             which costs as much per record as judging the test records.
         ablate_history: whether `test` also measures iterative tagging that sees only the previous sentence, without its
             score (the paper's no-previous-scores variant).
+        scoring_check: number of sentences that `test` scores by whole tags as well, to tell how much first tokens of
+            scores change; 0 leaves that out.
         adapter: PEFT adapter that `test` measures; null takes the run's own.
         embedder: makes vectors of sentences, for the semantic diversity of answers; null leaves that metric out.
         abstentions: import path of a function that tells whether an answer declines, or of a class without arguments
@@ -88,6 +91,7 @@ class EvaluationConfig:
     recalibrated: bool = False
     recalibrated_baselines: bool = False
     ablate_history: bool = False
+    scoring_check: CountFromZero = SENTENCES
     adapter: Annotated[str | None, Setting(taken="unread")] = None
     embedder: Embedder | None = None
     abstentions: str | None = None

@@ -135,7 +135,9 @@ class Measurement:
         if not isinstance(self.evaluator.taggers.get(ITERATIVE), IterativeTagger):
             return
         with self.trainer.precision_plugin.test_step_context():
-            found = scoring_difference(self.resources.engine, self.resources.encoder, answered(self.records))
+            found = scoring_difference(
+                self.resources.engine, self.resources.encoder, answered(self.records), self.config.scoring_check
+            )
         if found is not None:
             rank_zero_info(f"{name}: {found.describe()}")
             if found.is_large:

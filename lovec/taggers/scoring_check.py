@@ -12,7 +12,7 @@ from lovec.taggers.iterative import IterativeTagger
 from lovec.types import Engine, Record
 
 SENTENCES = 100
-"""The most sentences that are scored both ways; whole tags cost several times as much as first tokens."""
+"""Sentences that are scored both ways by default; whole tags cost several times as much as first tokens."""
 
 LARGE = 0.001
 """Difference of a confidence, in [0, 1], above which whole tags are advised."""
@@ -59,26 +59,28 @@ class ScoringDifference:
         )
 
 
-def scoring_difference(engine: Engine, encoder: Encoder, records: Sequence[Record]) -> ScoringDifference | None:
+def scoring_difference(
+    engine: Engine, encoder: Encoder, records: Sequence[Record], sentences: int = SENTENCES
+) -> ScoringDifference | None:
     """Score the first sentences of records by first tokens and by whole tags, and compare the confidences.
 
     Args:
         engine: runs the model.
         encoder: encodes prompts and sentences.
-        records: answers, of which the first ``SENTENCES`` sentences are taken, or those of one longer answer up to
-            there; the contexts contain the scores that are stated either way.
+        records: answers; the contexts contain the scores that are stated either way.
+        sentences: how many sentences are taken, the first ones of the records; a longer answer is cut there.
 
     Returns:
         The difference; None where whole tags are scored anyway, and where no sentence can be scored.
     """
     if encoder.scoring == "exact":
         return None
-    taken = list(_beginning(records))
+    taken = list(_beginning(records, sentences))
     tagged = [
         IterativeTagger(engine, encoder.with_scoring(scoring), "mean").tag(taken) for scoring in ("prefix", "exact")
     ]
-    sentences = [[sentence for record in side for sentence in record.sentences] for side in tagged]
-    pairs = [(a, b) for a, b in zip(*sentences, strict=True) if a.confidence is not None and b.confidence is not None]
+    scored = [[sentence for record in side for sentence in record.sentences] for side in tagged]
+    pairs = [(a, b) for a, b in zip(*scored, strict=True) if a.confidence is not None and b.confidence is not None]
     if not pairs:
         return None
     changes = [abs(a.confidence - b.confidence) for a, b in pairs]
@@ -87,8 +89,7 @@ def scoring_difference(engine: Engine, encoder: Encoder, records: Sequence[Recor
     )
 
 
-def _beginning(records: Sequence[Record]) -> Iterator[Record]:
-    left = SENTENCES
+def _beginning(records: Sequence[Record], left: int) -> Iterator[Record]:
     for record in records:
         if left <= 0:
             return

@@ -43,6 +43,9 @@ def test_a_bounded_number_of_sentences_is_scored_twice(opened: tuple[Transformer
     found = scoring_difference(*opened, records(30, 7))
     assert found is not None and found.sentences == SENTENCES
     engine, encoder = opened
+    fewer = scoring_difference(engine, encoder, records(3, 4), sentences=5)
+    assert fewer is not None and fewer.sentences == 5
+    assert scoring_difference(engine, encoder, records(3, 4), sentences=0) is None
     assert scoring_difference(engine, encoder.with_scoring("exact"), records(1, 1)) is None
     assert scoring_difference(engine, encoder, [Record("plain", "Who?")]) is None
 

@@ -22,12 +22,12 @@ def answer(name: str, *pairs: tuple[float | None, float | None]) -> Record:
     return Record(name, f"Who is {name}?", answer=" ".join(s.text for s in sentences), sentences=sentences)
 
 
-CLEAR = answer("clear", (0.9, 1.0), (0.8, 0.8), (0.1, 0.3), (0.05, 0.0))
+CLEAR = answer("clear", (0.9, 1.0), (0.8, 1.0), (0.1, 0.0), (0.05, 0.0))
 OTHERS = [
-    answer("close", (0.9, 1.0), (0.8, 0.9), (0.7, 0.0)),
+    answer("close", (0.9, 1.0), (0.8, 1.0), (0.7, 0.0)),
     answer("inverted", (0.1, 1.0), (0.2, 1.0), (0.9, 0.0)),
     answer("short", (1.0, 1.0), (0.0, 0.0)),
-    answer("between", (1.0, 1.0), (0.0, 0.0), (0.5, 0.6)),
+    answer("between", (1.0, 1.0), (0.0, 0.0), (0.5, 0.5)),
     answer("unlabelled", (1.0, 1.0), (0.0, 0.0), (0.5, None)),
     answer("unscored", (1.0, 1.0), (0.0, 0.0), (None, 1.0)),
     answer("true", (1.0, 1.0), (0.9, 1.0), (0.8, 1.0)),
@@ -42,19 +42,19 @@ def test_the_answer_is_the_one_whose_confidences_separate_best() -> None:
 
 def test_truth_is_a_word() -> None:
     words = [picture.truth(sentence) for sentence in CLEAR.sentences]
-    assert words == ["✓ true", "✓ mostly true", "✗ mostly wrong", "✗ wrong"]
+    assert words == ["✓ true", "✓ true", "✗ wrong", "✗ wrong"]
 
 
 def test_text_of_the_model_is_escaped_and_the_caption_says_how_it_was_chosen(tmp_path: Path) -> None:
     page = picture.document(CLEAR)
-    assert "<b>" not in page and page.count("<tr>") == 1 + len(CLEAR.sentences) and "mostly wrong" in page
+    assert "<b>" not in page and page.count("<tr>") == 1 + len(CLEAR.sentences) and "✗ wrong" in page
     readme = tmp_path / "README.md"
     readme.write_text(f"a\n{picture.BEGIN}\nold\n{picture.END}\nb\n")
     for _ in range(2):
         picture.update(readme, picture.caption(CLEAR, 3, 60))
         text = readme.read_text()
         assert text.startswith(f"a\n{picture.BEGIN}\n![Who is clear? ") and text.endswith(f"{picture.END}\nb\n")
-        assert "about 60 things" in text and ", 3 consist of statements" in text and "old" not in text
+        assert "about 60 cities" in text and ", 3 have true and wrong sentences" in text and "old" not in text
 
 
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="there is no Chromium")

@@ -8,6 +8,11 @@ sentence; a sentence is true with the probability that its confidence names, and
 normal copula with a correlation of 0.5). A change makes all sentences less often true behind the same confidences, or
 confidences too extreme.
 
+Real confidences are watched as well: those of the embedded world's adapter, with the calibration and a threshold that
+come with the package, text given. A stream draws its answers, with replacement, from those about the test things; then
+it draws from answers about other things or to other questions. So there, too, it is known what holds: the share of the
+answers that break the promise, and by how much the labels differ from the confidences on average.
+
 Writes benchmarks/results/watching.json and the table in docs/serve.md.
 """
 
@@ -15,16 +20,21 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from common import ROOT, page_options, run_for_page, versions_text
+from kinds import THIRDS, popularity
 from scipy.special import expit, logit, ndtri
 
-from lovec.calibration.conformal import conformal_threshold
+from lovec.calibration import Calibration
+from lovec.calibration.conformal import conformal_threshold, passages_of
 from lovec.calibration.drift import LEVEL
-from lovec.calibration.watching import FRACTIONS, TOLERANCE, ZONES, e_values, grown, map_gaps
+from lovec.calibration.watching import FRACTIONS, TOLERANCE, ZONES, e_values, grown, map_gaps, promise_loss
+from lovec.datamodules.world import World
+from lovec.taggers import IterativeTagger, open_session
+from lovec.types import ITERATIVE, Record
 
 RESULTS = ROOT / "benchmarks" / "results" / "watching.json"
 PAGE = ROOT / "docs" / "serve.md"
@@ -128,7 +138,125 @@ def map_watched(streams: int, start: int, most: int, change: str, rng: np.random
     def gaps(seen: int) -> Array:
         return map_gaps(*answers(streams, CHANGES[change if seen >= start else NONE], rng))
 
-    return watched((1.0 + TOLERANCE) / 2.0, 2 * len(ZONES), streams, most, gaps)
+    return watched(LIMITS["map"], 2 * len(ZONES), streams, most, gaps)
+
+
+class Pool(NamedTuple):
+    """Answers that streams are drawn from, as what is bet on.
+
+    Attributes:
+        promise: how far each breaks the promise, [answers, 1].
+        map: how far its labels differ from its confidences, see ``map_gaps``, [answers, bets].
+    """
+
+    promise: Array
+    map: Array
+
+    @classmethod
+    def of(cls, records: Sequence[Record], calibration: Calibration) -> Self:
+        """Return the pool of tagged and labelled records with calibrated confidences."""
+        promised = calibration.threshold(1 - ALPHA)
+        passages, _ = passages_of(records, calibration.rank, promised.true_from)
+        pairs = [[(s.confidence, s.factuality) for s in record.sentences] for record in records]
+        gaps = [map_gaps([c for c, _ in own], [f for _, f in own]) for own in pairs]
+        return cls(np.array([[promise_loss(promised, passage)] for passage in passages]), np.array(gaps))
+
+    def excess(self, watched: str) -> float:
+        """Return by how much the mean of what is bet on lies above its limit; of several bets, of the farthest one.
+
+        It is above 0 where the promise is broken, or confidences differ by more than the tolerance.
+        """
+        return float((getattr(self, watched).mean(0) - LIMITS[watched]).max())
+
+    @property
+    def too_high(self) -> float:
+        """Mean over answers of how much higher confidences are than labels."""
+        return float(2.0 * self.map[:, 1].mean() - 1.0)  # the lower side of the first zone, which is all confidences
+
+
+LIMITS = {"promise": ALPHA, "map": (1.0 + TOLERANCE) / 2.0}
+"""What the means of what is bet on are at most where nothing is wrong."""
+
+
+def world_pools() -> dict[str, Pool]:
+    """Return the answers about the embedded world, by what they are about."""
+    sets = ("test", "companies", "private", "one-fact")
+    with open_session(adapter="world") as session:
+        calibration = session.deployment.calibration(ITERATIVE)
+        assert calibration is not None
+        tagger = IterativeTagger(session.engine, session.encoder, "mean", calibration=calibration)
+        tagged = {name: tagger.tag(World(test_sets=[name]).load("test")) for name in sets}
+    answered = {name: [record for record in records if record.sentences] for name, records in tagged.items()}
+    known = popularity(answered["test"])
+    parts = {
+        NONE: answered["test"],
+        "only the least known third": [
+            record for record, third in zip(answered["test"], known, strict=True) if third == THIRDS[-1]
+        ],
+        "companies instead": answered["companies"],
+        "people's private lives": answered["private"],
+        "single facts": answered["one-fact"],
+    }
+    return {name: Pool.of(records, calibration) for name, records in parts.items()}
+
+
+def pool_watched(
+    pools: Mapping[str, Pool], name: str, change: str, start: int, most: int, streams: int, rng: np.random.Generator
+) -> Array:
+    """Watch streams of answers that are drawn from pools, see `watched`.
+
+    Args:
+        pools: the answers, by change; those of NONE come before it.
+        name: what is watched: "promise" or "map".
+        change: name of the pool that answers come from behind the change.
+        start: number of answers before the change.
+        most: number of all answers.
+        streams: number of streams.
+        rng: draws the answers.
+    """
+
+    def values(seen: int) -> Array:
+        table: Array = getattr(pools[change if seen >= start else NONE], name)
+        return table[rng.integers(len(table), size=streams)]
+
+    return watched(LIMITS[name], getattr(pools[NONE], name).shape[1], streams, most, values)
+
+
+def of_pools(pools: Mapping[str, Pool], streams: int, most: int, after: int, seed: int) -> list[dict[str, Any]]:
+    """Return how often alarms are raised, and how many answers after a change, on answers drawn from pools.
+
+    Args:
+        pools: the answers, by change.
+        streams: number of streams.
+        most: number of answers of a stream without a change.
+        after: number of answers behind a change.
+        seed: seed of the draws.
+    """
+    rows = []
+    for change in pools:
+        for name in LIMITS:
+            for start in STARTS if change != NONE else (most,):
+                rng = np.random.default_rng((seed, start))
+                end = start + (after if change != NONE else 0)
+                raised = pool_watched(pools, name, change, start, end, streams, rng)
+                pool = pools[change]
+                known = {"watched": name, "change": change, "answers": len(pool.promise)}
+                known |= {"broken": float(pool.promise.mean()), "too_high": pool.too_high, "excess": pool.excess(name)}
+                rows.append(known | when(raised, start))
+                print(rows[-1], flush=True)
+    return rows
+
+
+def when(raised: Array, start: int) -> dict[str, Any]:
+    """Return how often alarms are raised before a change, and how soon after it those that are not."""
+    late = raised[raised > start] - start
+    low, median, high = (float(np.quantile(late, q, method="lower")) for q in (0.1, 0.5, 0.9))
+    return {
+        "start": start,
+        "before": float((raised <= start).mean()),
+        "found": float(np.isfinite(late).mean()),
+        "delay": [None if math.isinf(value) else value for value in (low, median, high)],
+    }
 
 
 def false_alarms(streams: int, most: int, seed: int) -> list[dict[str, Any]]:
@@ -160,18 +288,7 @@ def delays(streams: int, after: int, seed: int) -> list[dict[str, Any]]:
                 ("promise", promise_watched(exact, start, start + after, change, rng)),
                 ("map", map_watched(streams, start, start + after, change, rng)),
             ):
-                late = raised[raised > start] - start
-                low, median, high = (float(np.quantile(late, q, method="lower")) for q in (0.1, 0.5, 0.9))
-                rows.append(
-                    {
-                        "watched": name,
-                        "change": change,
-                        "start": start,
-                        "before": float((raised <= start).mean()),
-                        "found": float(np.isfinite(late).mean()),
-                        "delay": [None if math.isinf(value) else value for value in (low, median, high)],
-                    }
-                )
+                rows.append({"watched": name, "change": change} | when(raised, start))
                 print(rows[-1], flush=True)
     return rows
 
@@ -180,6 +297,8 @@ def all_hold(results: Mapping[str, Any]) -> bool:
     """Return whether no alarm is raised more often than it may, within the 95 % binomial band."""
     quiet = [(row["raised"], row["streams"]) for row in results["quiet"] if not row["watched"].endswith("not")]
     quiet += [(row["before"], results["streams"]) for row in results["changes"]]
+    kept = {row["watched"] for row in results["world"] if row["change"] == NONE and row["excess"] <= 0}
+    quiet += [(row["before"], results["streams"]) for row in results["world"] if row["watched"] in kept]
     return all(rate <= LEVEL + 1.96 * math.sqrt(LEVEL * (1 - LEVEL) / number) for rate, number in quiet)
 
 
@@ -198,10 +317,49 @@ def table(results: Mapping[str, Any]) -> str:
         f"Answers from the change to the alarm: median, and the middle 80 % of {results['streams']:,} streams of "
         f"simulated answers ({SENTENCES} sentences, which err together). The promise: all kept sentences are true in "
         f"at least {100 * (1 - ALPHA):.0f} % of the answers. Alarms on {results['most']:,} answers without a change: "
-        f"{'; '.join(quiet)}. {held} within the binomial band of the level of {100 * LEVEL:g} %. "
+        f"{'; '.join(quiet)}. {held} within the binomial band of the level of {100 * LEVEL:g} %, and so are those of "
+        "the next table.",
+        "",
+        *_world_lines(results),
+        "",
         f"Written by `benchmarks/watching.py`; {versions_text(results)}.",
     ]
     return "\n".join(lines)
+
+
+def _world_lines(results: Mapping[str, Any]) -> list[str]:
+    """Return the table of real confidences, and what it shows."""
+    lines = [
+        "| Watched | The answers become | broken | *c* - *f* | 0 answers before it | 200 | 1,000 |",
+        "|---|---|--:|--:|---|---|---|",
+    ]
+    quiet = [row for row in results["world"] if row["change"] == NONE]
+    for name in LIMITS:
+        for change in dict.fromkeys(row["change"] for row in results["world"] if row["change"] != NONE):
+            rows = {r["start"]: r for r in results["world"] if (r["watched"], r["change"]) == (name, change)}
+            one = rows[STARTS[0]]
+            true = [f"{100 * one['broken']:.1f}", f"{100 * one['too_high']:+.1f}"]
+            cells = [_delay(rows[start], results["after"]) for start in STARTS]
+            lines.append(f"| {' | '.join([name, change, *true, *cells])} |")
+    counts = {row["change"]: row["answers"] for row in results["world"]}
+    said = [
+        f"{row['watched']}: {100 * row['before']:.1f} %" + ("" if row["excess"] <= 0 else " (rightly, see *broken*)")
+        for row in quiet
+    ]
+    return [
+        *lines,
+        "",
+        "The same of real confidences: those of the embedded world's adapter with the calibration and threshold that "
+        f"come with the package, text given. Streams draw from the {counts.pop(NONE)} answers about the test things, "
+        f"and after the change from {_and([f'{number} ({change})' for change, number in counts.items()])}. *Broken*: "
+        f"answers with a kept false sentence, percent ({100 * quiet[0]['broken']:.1f} before the change); *c* - *f*: "
+        f"mean of confidence less label, in points ({100 * quiet[0]['too_high']:+.1f} before). Alarms on "
+        f"{results['most']:,} answers without a change: {'; '.join(said)}.",
+    ]
+
+
+def _and(words: Sequence[str]) -> str:
+    return f"{', '.join(words[:-1])} and {words[-1]}"
 
 
 def _delay(row: Mapping[str, Any], after: int) -> str:
@@ -213,7 +371,8 @@ def run(flags: argparse.Namespace) -> dict[str, Any]:
     """Return what was measured."""
     found = {"streams": flags.streams, "most": flags.most, "after": flags.after, "level": LEVEL}
     found["quiet"] = false_alarms(flags.streams, flags.most, flags.seed)
-    return found | {"changes": delays(flags.streams, flags.after, flags.seed)}
+    found["changes"] = delays(flags.streams, flags.after, flags.seed)
+    return found | {"world": of_pools(world_pools(), flags.streams, flags.most, flags.after, flags.seed)}
 
 
 def main() -> None:

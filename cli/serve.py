@@ -8,6 +8,7 @@ import re
 import signal
 import socket
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -20,7 +21,7 @@ from lovec.taggers import Session, open_session
 from lovec.taggers.served_confidence import ServedConfidence
 from lovec.tagging import OPENAI, ApiModel, ApiTagger
 from lovec.tags import TagFormat
-from lovec.types import MODES, LovecError
+from lovec.types import DEFAULT_SCALE, ITERATIVE, MODES, LovecError, Readout
 
 from .arguments import add_working_directory
 from .console import remark, warn
@@ -99,7 +100,8 @@ def run(words: list[str]) -> None:
     if options.engine == OPENAI:
         asker = parser.call(ApiModel, options, model=options.model, timeout=limits.timeout)
         instruction, tags = api_prompting(options)
-        options.calibration = None if options.raw else options.calibration
+        if options.raw:
+            options.calibration = options.text_calibration = None
         session = parser.call(open_provider, options, asker=asker, instruction=instruction, tags=tags)
         name = options.name or options.model
     else:
@@ -137,6 +139,7 @@ def open_provider(
     tags: TagFormat,
     method: Literal["p_true", "verbal"] | None = None,
     calibration: str | None = None,
+    text_calibration: str | None = None,
 ) -> ApiTagger:
     """Open a model behind another server's chat completions.
 
@@ -148,12 +151,25 @@ def open_provider(
             texts.
         calibration: the calibration of a model of --engine openai, what `lovec calibrate FILE` wrote for answers that
             `lovec tag` has from it: file or folder; null leaves confidences as they are.
+        text_calibration: the same for texts at /v1/tag, made of given texts that `lovec tag` has scored by --method
+            verbal.
 
     Raises:
-        LovecError: there is no such calibration, or it is of something else.
+        LovecError: there is no such calibration, or it is of something else; or there is one of texts, and another
+            method than verbal, or none.
     """
-    served = None if calibration is None else ServedConfidence.of_scores(calibration, asker.model, tags.scale)
-    return ApiTagger(asker, method, instruction=instruction, tags=tags, served=served)
+    if text_calibration is not None and method != "verbal":  # others give no score that stays beside the confidence
+        raise LovecError("--text_calibration is of texts at /v1/tag that --method verbal scores; give --method verbal")
+    answers = (
+        ServedConfidence() if calibration is None else ServedConfidence.of_scores(calibration, asker.model, tags.scale)
+    )
+    texts = ServedConfidence()
+    if text_calibration is not None:
+        texts = ServedConfidence.of_scores(text_calibration, asker.model, DEFAULT_SCALE, ITERATIVE)
+    served = replace(answers, calibrations={**answers.calibrations, **texts.calibrations})
+    of_means = any(made.needs_distribution for made in texts.calibrations.values())
+    readout: Readout | None = "mean" if of_means else None  # answers have the mean anyway
+    return ApiTagger(asker, method, readout=readout, instruction=instruction, tags=tags, served=served)
 
 
 def checked_origin(origin: str) -> str:

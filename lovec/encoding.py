@@ -36,6 +36,9 @@ Scoring: TypeAlias = Literal["exact", "prefix"]
 DEFAULT_SCORING: Scoring = "prefix"
 """What is scored where nothing says otherwise: it costs a small part of "exact", and differs where tags are broken."""
 
+Author: TypeAlias = Literal["model", "user"]
+"""In whose turn a text stands that is to be tagged, see ``Encoder.prompt_with_text``."""
+
 QUESTION = "In a paragraph, could you tell me what you know about {entity}?"
 """The paper's question prompt (its case studies)."""
 
@@ -243,6 +246,21 @@ class Encoder:
         system_texts, [(_, question), *later] = dialogue_parts(turns)
         opening = self._messages(question, "\n\n".join([self.instruction, *system_texts]))
         return self._render([*opening, *({"role": role, "content": text} for role, text in later)])
+
+    def prompt_with_text(self, question: str, text: str, author: Author) -> list[int]:
+        """Return the ids of a prompt that has a text in it, up to where the answer begins that repeats it with tags.
+
+        Behind the instruction come the question, the text and the question again: as three turns where the text is the
+        model's earlier answer, as three paragraphs of one turn where it is the user's. Nothing else differs.
+
+        Args:
+            question: what the text answers.
+            text: the text, without tags.
+            author: whose the text is.
+        """
+        if author == "user":
+            return self.dialogue([("user", f"{question}\n\n{text}\n\n{question}")])
+        return self.dialogue([("user", question), ("assistant", text), ("user", question)])
 
     def head(self, sentence: str, first: bool) -> list[int]:
         """Return the ids of a sentence and its opening tag word; all sentences but the first begin with a space."""

@@ -546,7 +546,8 @@ class ResultRow:
         n: number of pairs of confidence and factuality.
         metrics: value by the metric's name, see ``lovec.metrics.table``; None where it is undefined.
         bases: the methods that this one is made from: one for "recalibrated" and "ablation", two for "hybrid".
-        variant: which recalibration map ("isotonic", "platt") or ablation ("no previous scores") was applied.
+        variant: which recalibration map ("isotonic", "platt") or ablation ("no previous scores", "as its own", "as the
+            user's") was applied.
         file: name of the file with the tagged records, relative to the folder of the results; None without one.
         options: the command-line options that a variation changes.
     """

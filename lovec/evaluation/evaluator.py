@@ -70,6 +70,8 @@ class EvaluationConfig:
             score (the paper's no-previous-scores variant).
         scoring_check: number of sentences that `test` scores by whole tags as well, to tell how much first tokens of
             scores change; 0 leaves that out.
+        ablate_author: whether `test` also measures iterative tagging of texts that the prompt already has, once as the
+            model's earlier answer and once as the user's text.
         adapter: PEFT adapter that `test` measures; null takes the run's own.
         embedder: makes vectors of sentences, for the semantic diversity of answers; null leaves that metric out.
         abstentions: import path of a function that tells whether an answer declines, or of a class without arguments
@@ -92,6 +94,7 @@ class EvaluationConfig:
     recalibrated_baselines: bool = False
     ablate_history: bool = False
     scoring_check: CountFromZero = SENTENCES
+    ablate_author: bool = False
     adapter: Annotated[str | None, Setting(taken="unread")] = None
     embedder: Embedder | None = None
     abstentions: str | None = None

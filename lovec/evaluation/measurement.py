@@ -26,6 +26,7 @@ from lovec.baselines import (
 from lovec.baselines.base import with_confidences
 from lovec.calibration import Isotonic, Platt
 from lovec.datasets.jsonl import write_records
+from lovec.encoding import Author
 from lovec.evaluation.evaluator import EvaluationConfig, Evaluator, answered, tagged_file
 from lovec.evaluation.next_tokens import next_tokens
 from lovec.evaluation.processes import barrier, gather, in_data_order, own_share
@@ -45,6 +46,7 @@ VANILLA = "Vanilla"
 CONSTANT = "Best constant"
 CALIBRATORS: dict[str, type[Isotonic] | type[Platt]] = {"isotonic": Isotonic, "Platt": Platt}
 NO_SCORES = "no previous scores"
+AUTHORS: dict[Author, str] = {"model": "as its own", "user": "as the user's"}
 PREFILL = "prefill_tokens"
 CPU = "cpu "  # before the name of a phase
 
@@ -126,9 +128,17 @@ class Measurement:
             self._measure_deployed(name, tagged, served)
         if self.config.recalibrated:
             self._measure_recalibrated(name, tagged, self.evaluator.tag_and_label, self.evaluator.modes)
-        if self.config.ablate_history and ITERATIVE in self.evaluator.modes:
-            self._tag_iteratively(IterativeTagger(self.resources.engine, self.resources.encoder, history="previous"))
-            self._finish(f"{name}, {NO_SCORES}", "ablation", [ITERATIVE], bases=(name,), variant=NO_SCORES)
+        if ITERATIVE not in self.evaluator.modes:
+            return
+        if self.config.ablate_history:
+            self._ablate(name, NO_SCORES, history="previous")
+        for author, variant in AUTHORS.items() if self.config.ablate_author else ():
+            self._ablate(name, variant, history=self.config.history, author=author)
+
+    def _ablate(self, name: str, variant: str, **options: Any) -> None:
+        """Add the rows of a method whose iterative tagging has other options."""
+        self._tag_iteratively(IterativeTagger(self.resources.engine, self.resources.encoder, **options))
+        self._finish(f"{name}, {variant}", "ablation", [ITERATIVE], bases=(name,), variant=variant)
 
     def _compare_scoring(self, name: str) -> None:
         """Say how much the confidences of a method change by scoring first tokens only."""

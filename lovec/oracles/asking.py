@@ -92,11 +92,16 @@ class Prompt(Generic[T]):
             wish: which of the wishes is sent.
         """
         sent = {**self.sent, **self.wishes[wish]}
-        return {**sent, "temperature": _RETRY_TEMPERATURE} if attempt and sent.get("temperature") == 0 else sent
+        return another(sent) if attempt else sent
 
     def value(self, reply: ChatReply, attempt: int) -> T | str:
         """Return what the reply to an attempt says, or why it cannot be used, as a text."""
         return (self.settle if self.settle and attempt + 1 >= self.attempts else self.read)(reply)
+
+
+def another(sent: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the parameters of a further attempt at a call: those of the first one, but not with temperature 0."""
+    return {**sent, "temperature": _RETRY_TEMPERATURE} if sent.get("temperature") == 0 else sent
 
 
 @dataclass(frozen=True)

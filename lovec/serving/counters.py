@@ -36,6 +36,9 @@ class Counters:
         self._tags = Counter(
             "lovec_tags", "Tags of answers, by whether they are well-formed.", ("tag",), registry=self._registry
         )
+        self._repeated = Counter(
+            "lovec_repeated", "Answers asked for once more because of malformed tags.", registry=self._registry
+        )
         running = Gauge("lovec_running", "Answers and texts that have begun.", registry=self._registry)
         running.set_function(lambda: worker.running)
         waiting = Gauge("lovec_waiting", "Answers and texts that wait for their turn.", registry=self._registry)
@@ -58,6 +61,10 @@ class Counters:
     def count_tag(self, is_valid: bool) -> None:
         """Count the tag of a sentence of an answer; a sentence without one has none that is valid."""
         self._tags.labels("valid" if is_valid else "malformed").inc()
+
+    def count_repeated(self) -> None:
+        """Count an answer that was asked for once more."""
+        self._repeated.inc()
 
     def text(self) -> tuple[bytes, str]:
         """Return all counters as text, and the media type of the text."""

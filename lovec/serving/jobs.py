@@ -58,12 +58,14 @@ class AnswerEnd(NamedTuple):
         prompt_tokens: number of tokens of the prompt; None where nobody has counted them.
         tokens: number of tokens of the answer, likewise.
         problems: what is wrong with it.
+        repeated: whether it is the second one, because the first one had malformed tags.
     """
 
     finished: bool
     prompt_tokens: int | None
     tokens: int | None
     problems: Sequence[str] = ()
+    repeated: bool = False
 
 
 @dataclass(eq=False)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
 from lovec.calls import CallFailed, CallRefused
 from lovec.notices import counted
-from lovec.oracles.asking import Prompt
+from lovec.oracles.asking import Prompt, another
 from lovec.oracles.chat import Chat, address
 from lovec.serving.history import History
 from lovec.serving.inline import Inline
@@ -21,7 +22,7 @@ from lovec.serving.responses import AnswerResponse, TextResponse
 from lovec.serving.served import ServedModel
 from lovec.serving.tasks import TaskWorker
 from lovec.serving.wire import AnswerRequest, RequestRefused
-from lovec.taggers.freeform import ScoredSpan, TextReader
+from lovec.taggers.freeform import CUT_BY_STOP, ScoredSpan, TextReader
 from lovec.taggers.scoring import ScoredSentence
 from lovec.tagging import SAMPLED, ApiTagger
 from lovec.tagging.apis import Word
@@ -42,11 +43,13 @@ class ReplyJob(Job):
         messages: the chat.
         sent: parameters of the call.
         stops: texts that end the answer, see ``TextReader``.
+        streams: whether the client gets sentences before the answer is complete.
     """
 
     messages: Sequence[Mapping[str, str]]
     sent: Mapping[str, Any]
     stops: Sequence[str]
+    streams: bool
 
 
 @dataclass(eq=False)
@@ -103,7 +106,27 @@ class ProviderWorker(TaskWorker):
         return RequestRefused(message, status=502)
 
     async def _write(self, job: ReplyJob) -> AnswerEnd:
-        """Return the end of an answer, whose sentences are handed over while it is written."""
+        """Return the end of an answer, whose sentences are handed over.
+
+        An answer with malformed tags is asked for once more, as by `lovec tag`, unless the client has begun to get it.
+        """
+        if job.streams:
+            return await self._reply(job, job.sent, job.put)
+        spans: list[ScoredSpan] = []
+        end = await self._reply(job, job.sent, spans.append)
+        if end.finished and any(one.span.problem not in (None, CUT_BY_STOP) for one in spans):
+            with suppress(CallFailed):  # then there is the first one
+                again: list[ScoredSpan] = []
+                second = await self._reply(job, another(job.sent), again.append)
+                counts = _sum(end.prompt_tokens, second.prompt_tokens), _sum(end.tokens, second.tokens)
+                end = AnswerEnd(second.finished, *counts, second.problems, repeated=True)
+                spans = again
+        for span in spans:
+            job.put(span)
+        return end
+
+    async def _reply(self, job: ReplyJob, sent: Mapping[str, Any], put: Callable[[ScoredSpan], object]) -> AnswerEnd:
+        """Return the end of a reply, whose sentences are handed over while it is written."""
         tagger = self.tagger
         pieces: list[str] = []
         items: deque[Any] = deque(maxlen=_MOST_TOKENS)
@@ -118,7 +141,7 @@ class ProviderWorker(TaskWorker):
             for span in spans:
                 sentence = tagger.read_span(span, items)
                 unknown += span.score is not None and sentence.distribution is None
-                job.put(ScoredSpan(span, sentence))
+                put(ScoredSpan(span, sentence))
             while spans and len(items) > len(listed) + _BEFORE:
                 items.popleft()
             return not reader.stopped
@@ -127,20 +150,20 @@ class ProviderWorker(TaskWorker):
         reply = await self._call(
             job,
             lambda: tagger.asker.granted(
-                wishes, lambda wish: self.chat.write(job.messages, {**job.sent, **wishes[wish]}, on_piece)
+                wishes, lambda wish: self.chat.write(job.messages, {**sent, **wishes[wish]}, on_piece)
             ),
         )
         if reply.finish == "content_filter":
             raise CallFailed("the answer was cut off (content_filter)")
         for span in reader.ending():
-            job.put(ScoredSpan(span, tagger.read_span(span)))
+            put(ScoredSpan(span, tagger.read_span(span)))
         problems = [self._unknown(unknown)] if unknown and tagger.wishes[0] else []
         return AnswerEnd(reader.stopped or reply.finish != "length", reply.tokens_in, reply.tokens_out, problems)
 
     def _unknown(self, sentences: int) -> str:
         """Return what follows from log-probabilities that the provider has not given."""
         problem = f"the provider gives no log-probabilities of the scores of {counted(sentences, 'sentence')}"
-        if self.tagger.served.calibration(FREE_FORM) is None:
+        if FREE_FORM not in self.tagger.served.calibrations:
             return f"{problem}: the confidence is the stated score"
         return f"{problem}, and the calibration needs them, so there is no confidence"
 
@@ -185,6 +208,11 @@ class ProviderWorker(TaskWorker):
         async with self._free:
             self._begun.add(job)
             return await call()
+
+
+def _sum(first: int | None, second: int | None) -> int | None:
+    """Return the sum of two counts, of which each may be unknown."""
+    return None if first is None or second is None else first + second
 
 
 class ProviderModel(ServedModel):
@@ -233,7 +261,7 @@ class ProviderModel(ServedModel):
             sent = asker.sent(request.sampling, f"{request.seed}/{part}")
             if request.seed is None and "seed" not in asker.parameters:
                 sent.pop("seed", None)
-            return ReplyJob(partial(pending.put, part), response.prompt, sent, request.stop)
+            return ReplyJob(partial(pending.put, part), response.prompt, sent, request.stop, request.stream)
 
         return list(map(job, range(response.parts)))
 

@@ -53,9 +53,9 @@ class Response(ABC):
         self.request: AnswerRequest | TagRequest = request
         self.mode, self._name, self._inline = mode, name, inline
         try:
-            self._keeps = served.keeps(mode, request.min_confidence, request.keep_factual)
+            self._keeps = served.keeps(mode, request.min_confidence, request.keep_factual, request.promise_for)
         except LovecError as error:
-            raise RequestRefused(str(error), "keep_factual") from None
+            raise RequestRefused(str(error), "promise_for" if request.promise_for else "keep_factual") from None
 
     @property
     @abstractmethod

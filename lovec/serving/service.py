@@ -240,6 +240,8 @@ class Service:
             unfinished -= isinstance(item, AnswerEnd | Record)
             if isinstance(item, AnswerEnd):
                 self.counters.count_tokens(0 if unfinished else item.prompt_tokens or 0, item.tokens or 0)
+                if item.repeated:
+                    self.counters.count_repeated()
             elif isinstance(item, ScoredSpan) and item.span.problem != CUT_BY_STOP:
                 self.counters.count_tag(item.span.problem is None)
             chunks = response.add(part, item)

@@ -80,6 +80,8 @@ class _Request(Strict):
         min_confidence: sentences with a lower confidence, or without one, are left out of the text; null keeps all.
         keep_factual: probability of a guarantee that all sentences that are kept are true; others are left out of the
             text. The model must have a threshold for it; null asks for no guarantee.
+        promise_for: kind of the question, for which that guarantee is to hold by itself: a value of the column that
+            the calibration's promises are by; null is the guarantee for all questions together.
         inline: template of what stands right behind every sentence in the text, such as ``" [{confidence:.0%}]"`` or
             ``" <confidence> {score} </confidence>"``: ``{confidence}`` is the confidence, with two decimals or in a
             format, ``{score}`` the score that the model states. "" writes nothing, null takes what the server was
@@ -89,6 +91,7 @@ class _Request(Strict):
     model: str | None = None
     min_confidence: float | None = Field(None, ge=0, le=1)
     keep_factual: float | None = Field(None, gt=0, lt=1)
+    promise_for: str | None = None
     inline: Annotated[str, AfterValidator(_template)] | None = None
 
     @classmethod

@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lovec.encoding import Encoder
+from lovec.encoding import Author, Encoder
 from lovec.settings import checked
 from lovec.stopwatch import Stopwatch
 from lovec.taggers.scoring import (
@@ -48,12 +48,15 @@ class IterativeTagger:
         likelihoods: whether to fill in the log-probabilities of the tokens of every sentence, given the same context;
             they come from the computation that scores the sentence.
         calibration: makes the confidence of what was read, log-probabilities included if it needs them; None leaves it.
+        author: whose the text is said to be: the prompt already has it, as the model's or as the user's (see
+            ``Encoder.prompt_with_text``), and what is scored is its repetition. None has the prompt without it: the
+            text is the answer that the model is giving.
 
     Attributes:
         watch: seconds spent, in the phase "scoring".
 
     Raises:
-        LovecError: readout or history is not one of these; when tagging, the engine cannot give ``likelihoods``.
+        LovecError: readout, history or author is not one of these; when tagging, the engine cannot give ``likelihoods``.
     """
 
     def __init__(
@@ -64,6 +67,7 @@ class IterativeTagger:
         history: History = "scores",
         likelihoods: bool = False,
         calibration: Calibration | None = None,
+        author: Author | None = None,
     ) -> None:
         self.engine = engine
         self.encoder = encoder
@@ -71,6 +75,7 @@ class IterativeTagger:
         self.history: History = history
         self.likelihoods = likelihoods or (calibration is not None and calibration.needs_token_logps)
         self.calibration = calibration
+        self.author = author
         self.watch = Stopwatch()
 
     def tag(self, records: Sequence[Record]) -> list[Record]:
@@ -105,7 +110,7 @@ class IterativeTagger:
             records: as for ``tag``.
         """
         passages = {
-            number: Passage(record.id, self.encoder.prompt(record.question), steps, number=number)
+            number: Passage(record.id, self._prompt(record.question, steps), steps, number=number)
             for number, record in enumerate(records)
             if (steps := [Step(part.text) for part in record.sentences if part.is_statement])
         }
@@ -139,6 +144,12 @@ class IterativeTagger:
             if number in passages and (problems := passages[number].problems):
                 meta["problems"] = [*meta.get("problems", ()), *problems]
             yield replace(record, sentences=tuple(done[number]), meta=meta)
+
+    def _prompt(self, question: str, steps: Sequence[Step]) -> list[int]:
+        """Return the ids of the prompt for a question and the sentences of its answer."""
+        if self.author is None:
+            return self.encoder.prompt(question)
+        return self.encoder.prompt_with_text(question, " ".join(step.text for step in steps), self.author)
 
     def _scored(self, sentence: Sentence, passage: Passage, at: int) -> Sentence:
         """Return a sentence with what a step of its passage says of it."""

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lovec.types import CALIBRATION_FILE, FREE_FORM, ITERATIVE, Keeps, LovecError, Record, Scale, Sentence
+from lovec.notices import listed
+from lovec.types import CALIBRATION_FILE, FREE_FORM, ITERATIVE, Keeps, LovecError, Mode, Record, Scale, Sentence
 
 if TYPE_CHECKING:
     from lovec.calibration import Calibration, Guarantee
@@ -42,9 +43,11 @@ class ServedConfidence:
     Attributes:
         calibrations: by the mode of tagging that they were fitted to, "iterative" or "free-form". A mode without one
             takes that of the other; without any, the confidence stays as the tagger has read it.
+        kinds: the guarantees for each kind of questions by itself, by the kind; of free-form tagging.
     """
 
     calibrations: Mapping[str, Calibration] = field(default_factory=dict)
+    kinds: Mapping[str, tuple[Guarantee, ...]] = field(default_factory=dict)
 
     @classmethod
     def beside(cls, weights: str | None, provenance: Callable[[], Provenance]) -> ServedConfidence:
@@ -65,13 +68,16 @@ class ServedConfidence:
         return cls(read_calibrations(weights, provenance()))
 
     @classmethod
-    def of_scores(cls, path: str | os.PathLike[str], model: str, scale: Scale) -> ServedConfidence:
-        """Return what ``lovec calibrate FILE`` has written for tagged answers, applied to free-form tagging.
+    def of_scores(
+        cls, path: str | os.PathLike[str], model: str, scale: Scale, mode: Mode = FREE_FORM
+    ) -> ServedConfidence:
+        """Return what ``lovec calibrate FILE`` has written for tagged answers or texts.
 
         Args:
             path: the calibration: its file, or its folder.
             model: name of the model that gives the scores, for messages.
             scale: the scale of the scores.
+            mode: how the answers that it is applied to are tagged.
 
         Raises:
             LovecError: there is no such file, or it was not fitted to answers that `lovec tag` wrote.
@@ -97,10 +103,12 @@ class ServedConfidence:
             readout=readouts if is_stack else readouts[0],
             adapter="",
             base=model,
-            mode=FREE_FORM,
+            mode=mode,
             levels=scale.size,
         )
-        return cls({FREE_FORM: fitted})
+        values = dict.fromkeys(one.value for one in found.kinds)
+        kinds = {value: tuple(one.guarantee for one in found.kinds if one.value == value) for value in values}
+        return cls({mode: fitted}, kinds)
 
     def calibration(self, mode: str) -> Calibration | None:
         """Return the calibration for a mode of tagging; None without any."""
@@ -128,7 +136,13 @@ class ServedConfidence:
             return record
         return replace(record, sentences=tuple(self.sentence(sentence, mode) for sentence in record.sentences))
 
-    def keeps(self, mode: str, min_confidence: float | None = None, keep_factual: float | None = None) -> Keeps:
+    def keeps(
+        self,
+        mode: str,
+        min_confidence: float | None = None,
+        keep_factual: float | None = None,
+        kind: str | None = None,
+    ) -> Keeps:
         """Return a function that tells whether a sentence stays in a text; what is not a statement always does.
 
         Args:
@@ -137,12 +151,17 @@ class ServedConfidence:
                 compared is the confidence that users get, in [0, 1] and before it is rounded to be shown.
             keep_factual: the probability of a guarantee, see ``lovec.calibration.Guarantee``; sentences at or below its
                 threshold do not stay. None asks for no guarantee.
+            kind: the kind of questions for which the guarantee is to hold by itself; None for all of them together.
 
         Raises:
             LovecError: there is no calibration, or none of its thresholds gives that guarantee.
         """
         calibration = self.calibrations.get(mode)
-        guarantee = None if keep_factual is None else self._guarantee(mode, keep_factual)
+        if keep_factual is None and kind is not None:
+            raise LovecError(
+                f"the guarantee for {kind!r} is asked for, without keep_factual, which says how sure it is"
+            )
+        guarantee = None if keep_factual is None else self._guarantee(mode, keep_factual, kind)
 
         def keeps(sentence: Sentence) -> bool:
             if not sentence.is_statement:
@@ -162,13 +181,21 @@ class ServedConfidence:
         found = self._guarantee(mode, keep_factual).describe()
         return f"{found[:1].upper()}{found[1:]}."
 
-    def _guarantee(self, mode: str, keep_factual: float) -> Guarantee:
+    def _guarantee(self, mode: str, keep_factual: float, kind: str | None = None) -> Guarantee:
         if (calibration := self.calibrations.get(mode)) is None:
             raise LovecError(
                 f"keep_factual is {keep_factual:g}, and there is no threshold for {mode} tagging with this model; "
                 f"make one with: lovec calibrate RUN --keep_factual {keep_factual:g}"
             )
-        return calibration.threshold(keep_factual)
+        if kind is None:
+            return calibration.threshold(keep_factual)
+        if mode != FREE_FORM or kind not in self.kinds:
+            there = listed(sorted(self.kinds)) if mode == FREE_FORM and self.kinds else "nothing"
+            raise LovecError(
+                f"there is no guarantee for {kind!r} by itself, only for {there}; `lovec calibrate FILE --promise_by "
+                "COLUMN` makes one for every value of a column"
+            )
+        return replace(calibration, guarantees=self.kinds[kind]).threshold(keep_factual)
 
     def ranks(self, record: Record, mode: str) -> list[float]:
         """Return the numbers of a tagged record's sentences by which `drift` compares texts; none uncalibrated."""

@@ -302,7 +302,8 @@ class ApiTagger(DocumentTagger):
         min_confidence: sentences with a lower confidence, or without one, are left out; None keeps all.
         instruction: system turn that asks for tags; None is the paper's.
         tags: the tag words and the scale.
-        served: what becomes of the confidences of its own answers.
+        served: what becomes of the confidences: of its own answers, and of given texts where it has a calibration
+            that was fitted to such.
 
     Attributes:
         asker: as passed.
@@ -361,8 +362,10 @@ class ApiTagger(DocumentTagger):
         if mode == ITERATIVE:
             if self.method is None:
                 return "Given texts get no confidences: there is no method for them."
+            if mode in self.served.calibrations:
+                return self.served.note(mode)
             return method_note(self.method, self.samples, self.readout)
-        if self.served.calibration(mode) is not None:
+        if mode in self.served.calibrations:
             return self.served.note(mode)
         if self.readout == "stated":
             return "Confidence: the stated score, as a share of the highest score; not calibrated."
@@ -452,7 +455,7 @@ class ApiTagger(DocumentTagger):
     @property
     def wishes(self) -> Sequence[Mapping[str, Any]]:
         """Parameters of a call for an answer that a server may refuse, see ``Prompt.wishes``."""
-        calibration = self.served.calibration(FREE_FORM)
+        calibration = self.served.calibrations.get(FREE_FORM)
         needed = self.readout != "stated" and (calibration is None or calibration.needs_distribution)
         return _LOGPROBS if needed else ({},)
 
@@ -556,7 +559,9 @@ class ApiTagger(DocumentTagger):
             return plain
         if self.method == "verbal":
             mean = self.readout == "mean" and word.logps is not None
-            return read_out(plain, word.level, word.logps, None, DEFAULT_SCALE, "mean" if mean else "stated")
+            readout: Readout = "mean" if mean else "stated"
+            calibration = self.served.calibrations.get(ITERATIVE)
+            return read_out(plain, word.level, word.logps, None, DEFAULT_SCALE, readout, calibration)
         if word.logps is None:
             return replace(plain, confidence=float(word.level))
         false, true = map(math.exp, word.logps)
@@ -573,7 +578,7 @@ class ApiTagger(DocumentTagger):
         if span.score is not None and self.readout != "stated":
             reply = ChatReply(span.raw, tokens=read_tokens(items, span.raw))
             logps = level_logps(reply, _score_place(self.tags, span.raw), self.tags.scale.words)
-        sentence, calibration = read_sentence(span, self.tags.scale), self.served.calibration(FREE_FORM)
+        sentence, calibration = read_sentence(span, self.tags.scale), self.served.calibrations.get(FREE_FORM)
         readout: Readout = "stated" if logps is None else "mean"
         return read_out(sentence, span.score, logps, None, self.tags.scale, readout, calibration)
 

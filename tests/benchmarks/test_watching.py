@@ -9,9 +9,12 @@ import numpy as np
 import pytest
 from scripts import load_script
 
+from lovec.calibration import read_calibrations
 from lovec.calibration.conformal import Passage, conformal_scores
 from lovec.calibration.drift import LEVEL
 from lovec.calibration.watching import map_alarm, map_gaps
+from lovec.hub import SHIPPED
+from lovec.types import Record, Sentence
 
 watching = load_script("watching")
 
@@ -57,6 +60,44 @@ def test_streams_together_are_the_alarm_one_by_one():
             alarm = alarm.after(value[stream].tolist())
         assert together[stream] == (math.inf if alarm.raised is None else alarm.raised)
     assert np.isfinite(together).any()
+
+
+def test_a_pool_is_what_calibrated_answers_bet_on():
+    calibration = read_calibrations(SHIPPED["world"])["iterative"]
+    levels = np.eye(11)
+    answers = [([10, 10], [1.0, 1.0]), ([10, 9], [1.0, 0.0]), ([2, 10], [0.0, 0.7])]
+    records = []
+    for at, (scores, truth) in enumerate(answers):
+        pairs = zip(scores, truth, strict=True)
+        tagged = [Sentence("A.", f, score=s, distribution=tuple(levels[s]), levels=11) for s, f in pairs]
+        records.append(Record(str(at), "?", sentences=tuple(tagged)))
+    records = calibration.apply(records)
+    pool = watching.Pool.of(records, calibration)
+    assert pool.promise.tolist() == [[0.0], [1.0], [0.0]]  # 0.2 is not kept, 0.9 is
+    gaps = [np.mean([s.confidence - s.factuality for s in record.sentences]) for record in records]
+    assert pool.too_high == pytest.approx(np.mean(gaps))
+    assert pool.excess("promise") == pytest.approx(1 / 3 - watching.ALPHA)
+    limit, values = watching.LIMITS["map"], np.stack([map_gaps(*row) for row in _pairs(records)])
+    assert pool.excess("map") == pytest.approx((values.mean(0) - limit).max())
+
+
+def _pairs(records):
+    return [([s.confidence for s in r.sentences], [s.factuality for s in r.sentences]) for r in records]
+
+
+def test_streams_of_a_pool_change_when_they_should():
+    kept, broken = np.zeros((10, 1)), np.ones((10, 1))
+    kept[0] = 1.0
+    right = np.tile(map_gaps([0.5, 0.9], [0.5, 0.9]), (10, 1))
+    wrong = np.tile(map_gaps([0.5, 0.9], [0.0, 0.4]), (10, 1))
+    pools = {watching.NONE: watching.Pool(kept, right), "all is wrong": watching.Pool(broken, wrong)}
+    rows = watching.of_pools(pools, 200, 300, 300, seed=0)
+    quiet = [row for row in rows if row["change"] == watching.NONE]
+    assert len(rows) == 2 + 2 * len(watching.STARTS) and all(row["before"] <= 0.03 for row in quiet)
+    assert all(row["excess"] <= 1e-9 and row["delay"] == [None] * 3 for row in quiet)
+    for row in rows[2:]:
+        assert row["found"] == 1 and row["delay"][1] < 60 and row["excess"] > 0 and row["before"] <= 0.03
+        assert row["broken"] == 1 and row["too_high"] == pytest.approx(0.5)
 
 
 def test_the_page_has_the_numbers_of_the_results():

@@ -30,6 +30,7 @@ from lovec.types import LovecError, Record, ResultRow
 
 CONTEXTS = [list(range(3, 20)), list(range(5, 50))]
 CHOICES = [[7], [8, 9]]
+ABLATIONS = ("no previous scores", "as its own", "as the user's")
 BATCH = TokenBatch.of([TokenSequence((3, 4, 5), (6, 7))])
 
 
@@ -188,7 +189,7 @@ def compared(
         adapters={**adapters, "C": ""},
         baselines=[Length(), Asked(), Asked("Asked-ft", adapters["B"]), LUQ(samples=2, judge=Letters())],
         hybrids=[["LUQ", "A"], ["Length", "Vanilla"]],
-        evaluation={"recalibrated": True, "ablate_history": True},
+        evaluation={"recalibrated": True, "ablate_history": True, "ablate_author": True},
     )
     loaded_in.load_base = lambda config: (times.append(config), load(config))[1]  # type: ignore[assignment]
     try:
@@ -206,7 +207,7 @@ def test_a_comparison_has_every_row_and_file(compared: tuple[Path, Comparison, i
     methods = {name: "method" for name in "AB"}
     maps = {f"{name} + {form}": "recalibrated" for name in "AB" for form in ("isotonic", "Platt")}
     assert kinds == {
-        **methods, **maps, **{f"{name}, no previous scores": "ablation" for name in "AB"},
+        **methods, **maps, **{f"{name}, {variant}": "ablation" for name in "AB" for variant in ABLATIONS},
         **{name: "baseline" for name in ("Vanilla", "Length", "Asked", "Asked-ft", "LUQ")},
         "Best constant": "constant", "LUQ + A": "hybrid", "Length + Vanilla": "hybrid",
     }  # fmt: skip
@@ -217,7 +218,7 @@ def test_a_comparison_has_every_row_and_file(compared: tuple[Path, Comparison, i
         ("LUQ + A", ("LUQ", "A"), None), ("Length + Vanilla", ("Length", "Vanilla"), None),
         *((f"{name} + isotonic", (name,), "isotonic") for name in "AB"),
         *((f"{name} + Platt", (name,), "platt") for name in "AB"),
-        *((f"{name}, no previous scores", (name,), "no previous scores") for name in "AB"),
+        *((f"{name}, {variant}", (name,), variant) for name in "AB" for variant in ABLATIONS),
     }  # fmt: skip
     for name, kind in kinds.items():
         rows = select(made.results, method=name)
@@ -249,15 +250,25 @@ def test_every_method_of_a_comparison_is_as_measured_alone(
         assert (tmp_path / "test" / "rows" / file).read_bytes() == (folder / "test" / "rows" / file).read_bytes()
 
 
-def test_the_ablated_row_sees_the_sentence_before_only(
-    compared: tuple[Path, Comparison, int], model: str, adapters: dict[str, str]
+@pytest.mark.parametrize(
+    ("file", "options"),
+    [
+        ("b-no-previous-scores", {"history": "previous"}),
+        ("b-as-its-own", {"author": "model"}),
+        ("b-as-the-user-s", {"author": "user"}),
+    ],
+)
+def test_an_ablated_row_is_tagged_with_the_other_option(
+    compared: tuple[Path, Comparison, int], model: str, adapters: dict[str, str], file: str, options: dict[str, Any]
 ) -> None:
     folder, made, _ = compared
     policy, engine = Policy(PolicyConfig(model=model, adapter=adapters["B"]), reference=False), TransformersEngine()
     engine.sync(policy)
-    expected = IterativeTagger(engine, made.encoder, history="previous").tag(Rows().load("test"))
-    records = tagged(folder, "b-no-previous-scores.iterative")
-    assert [s.score for r in records for s in r.sentences] == [s.score for r in expected for s in r.sentences]
+    expected = IterativeTagger(engine, made.encoder, **options).tag(Rows().load("test"))
+    records = tagged(folder, f"{file}.iterative")
+    assert [s.distribution for r in records for s in r.sentences] == [
+        pytest.approx(s.distribution, rel=1e-4) for r in expected for s in r.sentences
+    ]
     assert records != tagged(folder, "b.iterative")
 
 
@@ -322,7 +333,7 @@ def test_times_tell_phases_records_and_context(compared: tuple[Path, Comparison,
         ("Asked-ft", "iterative"): {"scoring"}, ("LUQ", "iterative"): {"sampling", "judging"},
         ("A", "iterative"): {"scoring"}, ("A", "free-form"): phases["A", "free-form"],
         ("B", "iterative"): {"scoring"}, ("B", "free-form"): phases["B", "free-form"],
-        ("A, no previous scores", "iterative"): {"scoring"}, ("B, no previous scores", "iterative"): {"scoring"},
+        **{(f"{name}, {variant}", "iterative"): {"scoring"} for name in "AB" for variant in ABLATIONS},
     }  # fmt: skip
     assert all(row["cpu_seconds"].keys() == row["seconds"].keys() for row in times)
     assert all(sum(row["cpu_seconds"].values()) > 0 for row in times if sum(row["seconds"].values()) > 0.1)
@@ -585,7 +596,9 @@ def test_the_page_is_made_of_a_real_test(compared: tuple[Path, Comparison, int],
     note = {"commit": "c", "date": "d", "machine": "m", "part": 1.0, "test": 60.0, "versions": {}}
     (tmp_path / "seed-0" / benchmark.NOTE).write_text(json.dumps(note))
     results = benchmark.collect([0], tmp_path)
-    assert {row.method for row in results["rows"]} == {row.method for row in made.results if row.variant != "platt"}
+    assert {row.method for row in results["rows"]} == {
+        row.method for row in made.results if row.variant in benchmark.VARIANTS
+    }
     text = page(results)
     for name in ("Vanilla", "LUQ + A", "Asked-ft", "A + isotonic", "B, no previous scores"):
         assert f"| {name} | " in text

@@ -24,12 +24,14 @@ from served import KEY, NAME, chat, first_line, post, running, streamed, until
 import lovec
 from lovec import calls
 from lovec.cli import main
+from lovec.cli.serve import open_provider
 from lovec.datasets.jsonl import record_to_dict
 from lovec.encoding import INSTRUCTION
 from lovec.metrics.functional import mean_confidence
 from lovec.taggers.served_confidence import ServedConfidence
 from lovec.tagging import ApiModel, ApiTagger
-from lovec.types import DEFAULT_SCALE, FREE_FORM, LovecError, Record, Sentence
+from lovec.tags import DEFAULT_TAGS
+from lovec.types import DEFAULT_SCALE, FREE_FORM, ITERATIVE, LovecError, Record, Sentence
 
 QUESTIONS = [f"What is there to know about number {number}?" for number in range(12)]
 QUESTION = next(question for question in QUESTIONS if len(written(question)) > 2)
@@ -200,6 +202,35 @@ def test_confidences_are_those_of_the_calibration(provider: ChatServer, columns:
     assert all(("logprobs" in call.body) == (columns != ["stated"]) for call in provider.calls)  # which cost something
 
 
+def test_a_promise_for_a_kind_is_kept_by_its_own_threshold(provider: ChatServer) -> None:
+    labelled(provider)
+    rows = [json.loads(line) for line in Path("labelled.jsonl").read_text(encoding="utf-8").splitlines()]
+    for at, row in enumerate(rows):
+        row["meta"]["rarity"] = "rare" if at % 2 else "famous"
+        for sentence in row["sentences"] if at % 2 == 0 else ():
+            sentence["factuality"] = 1.0
+    Path("labelled.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    calibrated("labelled.jsonl", "--layout", "lovec", "--keep_factual", "0.5", "--promise_by", "rarity")
+    calibration = lovec.load_calibration("made")
+    kept: dict[str | None, list[bool]] = {}
+    with running(model(provider, served=ServedConfidence.of_scores("made", "gpt", DEFAULT_SCALE))) as server:
+        for kind in (None, "rare", "famous"):
+            for question in QUESTIONS:
+                answer = message(post(server, chat(question, keep_factual=0.5, promise_for=kind)))
+                scores = [mean(planted(text)) for text in written(question)]
+                expected = calibration.keeps(scores, keep_factual=0.5, by=kind and [kind] * len(scores))
+                assert [entry["kept"] for entry in answer["confidence"]] == list(expected)
+                kept.setdefault(kind, []).extend(expected)
+        for asked, words in (
+            ({"keep_factual": 0.5, "promise_for": "odd"}, "for 'odd' by itself, only for famous, rare; "),
+            ({"keep_factual": 0.99, "promise_for": "rare"}, "only for 0.5"),
+            ({"promise_for": "rare"}, "without keep_factual"),
+        ):
+            status, data = post(server, chat(QUESTION, **asked))
+            assert (status, data["error"]["param"]) == (400, "promise_for") and words in data["error"]["message"]
+    assert 0 < sum(kept["rare"]) < sum(kept["famous"]) == len(kept["famous"])
+
+
 def with_key(url: str) -> urllib.request.Request:
     return urllib.request.Request(url, headers={"Authorization": f"Bearer {KEY}"})
 
@@ -286,17 +317,34 @@ def test_a_client_that_disconnects_ends_the_call(provider: ChatServer, stream: b
         assert server.idle()
 
 
-def test_malformed_tags_are_problems_and_are_counted(provider: ChatServer) -> None:
-    provider.faults = {"number": ["malformed"]}
+def test_malformed_tags_are_asked_for_once_more(provider: ChatServer) -> None:
+    sentences, bad = len(written(QUESTION)), "sentence 1: no closing tag"
     with running(model(provider)) as server:
-        answer = message(post(server, chat(QUESTION)))
-        assert [entry["confidence"] for entry in answer["confidence"]] == [None]
-        assert answer["problems"] == ["sentence 1: no closing tag"]
-        post(server, chat(QUESTION))
+        provider.faults = {"number": ["malformed"]}
+        status, data = post(server, chat(QUESTION))
+        answer = message((status, data))
+        assert [entry["text"] for entry in answer["confidence"]] == written(QUESTION) and answer["problems"] == []
+        assert data["usage"]["completion_tokens"] == 200
+        assert [call.body["temperature"] for call in provider.calls] == [0, 0.7]
+        provider.faults = {"number": ["malformed", "malformed"]}
+        answer = message(post(server, chat(QUESTION, temperature=0.3)))
+        assert [entry["confidence"] for entry in answer["confidence"]] == [None] and answer["problems"] == [bad]
+        assert [call.body["temperature"] for call in provider.calls[2:]] == [0.3, 0.3]
         metrics = server.get("/metrics")
-    assert 'lovec_tags_total{tag="malformed"} 1.0' in metrics
-    assert f'lovec_tags_total{{tag="valid"}} {len(written(QUESTION))}.0' in metrics
-    assert 'lovec_tokens_total{kind="completion"} 200.0' in metrics
+    assert "lovec_repeated_total 2.0" in metrics and 'lovec_tags_total{tag="malformed"} 1.0' in metrics
+    assert f'lovec_tags_total{{tag="valid"}} {sentences}.0' in metrics
+    assert 'lovec_tokens_total{kind="completion"} 400.0' in metrics
+
+
+def test_what_a_client_has_begun_to_get_is_not_asked_for_again(provider: ChatServer) -> None:
+    with running(model(provider)) as server:
+        provider.faults = {"number": ["malformed"]}
+        assert [entry["confidence"] for entry in entries(streamed(server, chat(QUESTION, stream=True)))] == [None]
+        provider.faults = {"number": ["malformed", "break off", "break off", "break off"]}
+        answer = message(post(server, chat(QUESTION)))  # the second call fails after all retries
+        assert answer["problems"] == ["sentence 1: no closing tag"]
+        post(server, chat(QUESTION, stop=written(QUESTION)[1][3:9]))  # cut, but not malformed
+        assert "lovec_repeated_total 0.0" in server.get("/metrics")
 
 
 def test_limits_stops_and_choices(provider: ChatServer) -> None:
@@ -372,6 +420,34 @@ def test_given_texts_are_scored_by_a_method(provider: ChatServer, method: Any) -
         assert f"sentence {missing[0] + 1} has no confidence: the reply is" in broken["problems"][0]
 
 
+@pytest.mark.parametrize("readout", ["stated", "mean"])
+def test_texts_have_the_confidences_of_their_own_calibration(provider: ChatServer, readout: Any) -> None:
+    draw, rows = random.Random(0), []
+    texts = [Record(f"t{n}", QUESTION, answer=" ".join(written(f"Number {n}?"))) for n in range(40)]
+    for record in model(provider, method="verbal", readout=readout).stream(texts, ITERATIVE):
+        if isinstance(record, Record):
+            truth = [float(draw.random() < 0.2 + (s.stated or 0.0) / 2) for s in record.sentences]
+            rows.append(json.dumps(record_to_dict(record.with_factuality(truth))))
+    Path("texts.jsonl").write_text("\n".join(rows), encoding="utf-8")
+    column = "mean of the distribution" if readout == "mean" else "stated"
+    calibrated("texts.jsonl", "--layout", "lovec", "--confidence", column, "--keep_factual", "0.3")
+    calibration, body = (
+        lovec.load_calibration("made"),
+        {"text": "It has a bridge. It makes clocks.", "question": QUESTION},
+    )
+    facts = ["It has a bridge.", "It makes clocks."]
+    before = [mean(planted(t)) if readout == "mean" else planted(t) / 10 for t in facts]
+    provider.calls.clear()
+    asker = ApiModel("gpt", provider.url, retries=2)
+    with running(open_provider(asker, INSTRUCTION, DEFAULT_TAGS, "verbal", text_calibration="made")) as server:
+        data = post(server, json.dumps({**body, "keep_factual": 0.3}).encode(), "/v1/tag")[1]
+        answer = message(post(server, chat(QUESTION)))
+    assert [e["confidence"] for e in data["confidence"]] == pytest.approx(list(calibration(before)), abs=1e-9)
+    assert [e["kept"] for e in data["confidence"]] == list(calibration.keeps(before, keep_factual=0.3))
+    own = [mean(planted(t)) for t in written(QUESTION)]
+    assert [e["confidence"] for e in answer["confidence"]] == pytest.approx(own)
+
+
 def test_without_a_method_given_texts_are_refused(provider: ChatServer) -> None:
     with running(model(provider)) as server:
         status, data = post(server, b'{"text": "A b.", "question": "C?"}', "/v1/tag")
@@ -434,6 +510,7 @@ def distributions() -> list[tuple[float, ...]]:
         (["--model", "world", "--calibration", "x"], "--calibration is of --engine openai"),
         (["--model", "world", "--method", "verbal"], "--method is of --engine openai"),
         (["--engine", "openai", "--model", "gpt", "--calibration", "none"], "there is no calibration none"),
+        (["--engine", "openai", "--model", "gpt", "--text_calibration", "x"], "give --method verbal"),
         (["--engine", "openai", "--model", "gpt"], "$OPENAI_API_KEY is not set"),
     ],
 )

@@ -140,6 +140,24 @@ def test_iterative_scores_are_the_most_probable_ones_in_the_right_context(tiny: 
     assert len({s.score for r in tagged for s in r.sentences}) > 1
 
 
+@pytest.mark.parametrize("author", ["model", "user"])
+def test_a_text_of_another_turn_is_scored_where_it_is_repeated(llama: Setup, author: Any) -> None:
+    turn = "<|eot_id|><|start_header_id|>{}<|end_header_id|>\n\n"
+    assistant, user = map(turn.format, ("assistant", "user"))
+    tagged = IterativeTagger(llama.engine(), llama.encoder, author=author).tag(RECORDS)
+    assert tagged[1] == RECORDS[1]
+    for record in (tagged[0], tagged[2], tagged[3]):
+        texts, scores = [s.text for s in record.sentences], [s.score for s in record.sentences]
+        parts = record.question, " ".join(texts), record.question
+        begin = turn.format("system").replace("<|eot_id|>", "<|begin_of_text|>") + "Rate it." + user
+        if author == "user":
+            prompt = begin + "\n\n".join(parts) + assistant
+        else:
+            prompt = begin + parts[0] + assistant + parts[1] + user + parts[2] + assistant
+        for sentence, context in zip(record.sentences, contexts(prompt, texts, scores, "scores"), strict=True):
+            assert sentence.distribution == pytest.approx([math.exp(p) for p in llama.logps(context)], rel=1e-4)
+
+
 def test_the_mean_readout_changes_the_confidence_only(llama: Setup) -> None:
     records = [passage("a", [2, 3, 1]), passage("b", [4])]
     stated = IterativeTagger(llama.engine(), llama.encoder).tag(records)
@@ -232,6 +250,8 @@ def test_unknown_options_are_refused(llama: Setup) -> None:
         IterativeTagger(engine, llama.encoder, readout="median")  # type: ignore[arg-type]
     with pytest.raises(LovecError, match="history is 'none', expected one of scores, hidden, previous"):
         IterativeTagger(engine, llama.encoder, history="none")  # type: ignore[arg-type]
+    with pytest.raises(LovecError, match="author is 'nobody', expected one of model, user"):
+        IterativeTagger(engine, llama.encoder, author="nobody")  # type: ignore[arg-type]
     with pytest.raises(LovecError, match=r"sampling.n=2, expected 1"):
         FreeFormTagger(engine, llama.encoder, Sampling(n=2))
     with pytest.raises(LovecError, match="readout is 'median'"):

@@ -56,7 +56,7 @@ class IterativeTagger:
         watch: seconds spent, in the phase "scoring".
 
     Raises:
-        LovecError: readout, history or author is not one of these; when tagging, the engine cannot give ``likelihoods``.
+        LovecError: readout, history or author is not one of these; the engine cannot give ``likelihoods`` when tagging.
     """
 
     def __init__(

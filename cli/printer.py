@@ -10,6 +10,7 @@ from typing import Literal, TextIO
 from rich.console import Console
 
 from lovec import display
+from lovec.clauses import whole_confidence
 from lovec.display import Breaks, sentence_text
 from lovec.taggers.scoring import Tagged
 from lovec.tags import TagFormat, render
@@ -20,7 +21,8 @@ class Printer:
     """Prints tagged documents, sentence by sentence, in the order of the documents.
 
     Every sentence is followed by its confidence: on a terminal in brackets, with colours, and elsewhere between the tag
-    words, so that a program can tell it from the text. A sentence without a score has no tag.
+    words, so that a program can tell it from the text. A sentence without a score has no tag. Where clauses have
+    confidences, that of a sentence with several of them follows the last one, as ``[sentence 0.48]``.
 
     Args:
         file: file to print to.
@@ -45,6 +47,7 @@ class Printer:
         colours: Literal["auto"] | None = None if os.environ.get("NO_COLOR") else "auto"
         self._console = Console(file=file, highlight=False, soft_wrap=True, color_system=colours)
         self._documents = 0
+        self._clauses: list[Sentence] = []  # of the sentence that is being printed
         self._records: list[Record] = []
         self._waiting: list[deque[Sentence]] = []
 
@@ -72,6 +75,7 @@ class Printer:
     def _next(self) -> None:
         """Close the document that is printed, and open the next one."""
         if self._at >= 0:
+            self._end_sentence(None)
             self._file.write("\n")
         self._at += 1
         if self._at == len(self._records):
@@ -88,6 +92,8 @@ class Printer:
         waiting = self._waiting[self._at] if self._at < len(self._waiting) else ()
         while waiting:
             sentence = waiting.popleft()
+            self._end_sentence(sentence.part_of)
+            self._clauses.append(sentence)
             self._gap = max(self._gap, self._breaks.before(sentence.text), key=("", " ", "\n", "\n\n").index)
             if not self._keeps(sentence):
                 continue
@@ -99,6 +105,18 @@ class Printer:
             else:
                 self._file.write(with_tag(sentence, self._tags, self._stated))
         self._file.flush()
+
+    def _end_sentence(self, following: int | None) -> None:
+        """Print the confidence of the sentence whose clauses have been printed, unless the next clause is part of it.
+
+        Args:
+            following: the place of the sentence that the next clause is part of; None where none follows.
+        """
+        if self._clauses and (following is None or self._clauses[-1].part_of != following):
+            confidence = whole_confidence([clause.confidence for clause in self._clauses])
+            if len(self._clauses) > 1 and confidence is not None and any(map(self._keeps, self._clauses)):
+                self._file.write(f" [sentence {confidence:.2f}]")
+            self._clauses = []
 
 
 def with_tag(sentence: Sentence, tags: TagFormat, stated: bool = False) -> str:

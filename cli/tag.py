@@ -203,7 +203,7 @@ class TagCommand:
             asker = self.parser.call(ApiModel, options, model=options.model, progress=False)
             chosen = options.method, options.samples, options.judge, options.readout
             limits = options.max_new_tokens, options.min_confidence
-            return ApiTagger(asker, *chosen, *limits, *api_prompting(options))
+            return ApiTagger(asker, *chosen, *limits, *api_prompting(options), unit=options.unit)
         with without_progress_bars(), heartbeat("loading the model"):
             session = self.parser.call(open_session, options)
         if options.model is None:
@@ -211,7 +211,7 @@ class TagCommand:
         if options.method is None:
             return self.parser.call(TextTagger, options, session=session)
         how = options.readout, options.max_new_tokens, options.min_confidence
-        return MethodTagger(session, options.method, options.samples, options.judge, *how)
+        return MethodTagger(session, options.method, options.samples, options.judge, *how, options.unit)
 
     def _say_cost(self, records: Iterable[Record]) -> None:
         """Say what it takes to tag documents."""
@@ -410,6 +410,8 @@ class TagCommand:
         for name in _LATER:
             if settings[name] is None:
                 del settings[name]
+        if settings["unit"] == "sentence":  # as in manifests of versions without clauses
+            del settings["unit"]
         if options["method"] not in SAMPLED:
             del settings["samples"]
             if not options["asking"]:

@@ -17,6 +17,7 @@ from lovec.settings import checked as checked_settings
 from lovec.taggers import open_session
 from lovec.tagging import OPENAI, SAMPLED, ApiModel, Method, TextTagger
 from lovec.tagging.apis import check_api
+from lovec.tagging.base import check_unit
 from lovec.tagging.methods import check_method
 from lovec.tags import DEFAULT_TAGS, TagFormat
 from lovec.types import DEFAULT_SCALE, LovecError, Scale, check_confidence
@@ -147,6 +148,10 @@ def checked(options: Any) -> Any:
         raise UsageError(f"--out is {options.out}, expected a name that ends in .jsonl for --format jsonl")
     if options.out and options.out.is_dir():
         raise UsageError(f"--out is {options.out}, which is a folder; expected the name of a file")
+    try:
+        check_unit(options.unit, options.keep_factual, options.asking)
+    except LovecError as error:
+        raise UsageError(f"--{error}") from None
     check_confidence("--min_confidence", options.min_confidence)
     check_confidence("--doubt", options.doubt)
     check_range("--doubt", options.doubt, above=0)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from lovec.display import number
 from lovec.display import one_line as shortened
 from lovec.notices import counted
+from lovec.sentences import Places
 from lovec.types import LovecError, Record, Sentence
 
 from .console import warn
@@ -79,16 +80,12 @@ def doubtful_lines(record: Record, text: str, limit: float) -> Iterator[str]:
         text: the text as it was given; a sentence that is not in it has its number in the record instead, after "#".
         limit: as for ``doubtful``.
     """
-    solid, places = "".join(text.split()), [at for at, character in enumerate(text) if not character.isspace()]
+    places = Places(text)
     breaks = [at for at, character in enumerate(text) if character == "\n"]
-    end = 0
     for at, sentence in enumerate(record.sentences, 1):
-        bare = "".join(sentence.text.split())
-        start = solid.find(bare, end)
-        if start >= 0:
-            end = start + len(bare)
+        found = places.find(sentence.text)
         if doubtful(sentence, limit):
-            place = f"#{at}" if start < 0 else str(bisect_right(breaks, places[start]) + 1)
+            place = f"#{at}" if found is None else str(bisect_right(breaks, found[0]) + 1)
             yield f"{record.id}:{place}: [{number(sentence)}] {shortened(sentence.text, sys.maxsize)}"
 
 

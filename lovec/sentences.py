@@ -127,6 +127,32 @@ def spans(text: str) -> list[tuple[int, int]]:
     return _joined(text, pieces)
 
 
+class Places:
+    """Finds the sentences of a text in it again, one after the other; their white space may differ from the text's.
+
+    Args:
+        text: the text.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._places = [place for place, character in enumerate(text) if not character.isspace()]
+        self._solid = "".join(text.split())
+        self._end = 0
+
+    def find(self, sentence: str) -> tuple[int, int] | None:
+        """Return start and end of the next place of a sentence behind those found so far; None where it has none.
+
+        Args:
+            sentence: a sentence, or any other part of the text.
+        """
+        solid = "".join(sentence.split())
+        start = self._solid.find(solid, self._end)
+        if start < 0 or not solid:
+            return None
+        self._end = start + len(solid)
+        return self._places[start], self._places[self._end - 1] + 1
+
+
 def _split(text: str, begin: int, end: int, units: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     """Yield the sentences of a part of the text; they do not end inside a unit."""
     for first, last in _blocks(text, begin, end, units):
@@ -216,7 +242,7 @@ def _is_hard(above: str, line_break: re.Match[str]) -> bool:
 def _ends(text: str, first: int, last: int, units: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     """Yield the end of every sentence of a block but the last, and the start of the next one."""
     start = first
-    pairs = sorted(_pairs(text, first, last))
+    pairs = sorted(pairs_of(text, first, last))
     opened = reach = 0  # the number of pairs that open before the current stop, and where the last of them closes
     for stop in _END.finditer(text, first, last):
         end, following = stop.end("mark"), stop.end()
@@ -228,8 +254,14 @@ def _ends(text: str, first: int, last: int, units: Sequence[tuple[int, int]]) ->
             start = following
 
 
-def _pairs(text: str, first: int, last: int) -> list[tuple[int, int]]:
-    """Return where quotation marks and brackets open and close."""
+def pairs_of(text: str, first: int, last: int) -> list[tuple[int, int]]:
+    """Return where quotation marks and brackets open and close that are soon closed.
+
+    Args:
+        text: any text.
+        first: where the part begins that is searched.
+        last: where it ends.
+    """
     pairs: list[tuple[int, int]] = []
     waiting: list[tuple[str, int]] = []
     for match in _PAIRED.finditer(text, first, last):

@@ -137,6 +137,9 @@ rule or a list marker without words, the data at the head of a file (front matte
 
 STATEMENT: PartKind = "statement"
 
+Unit: TypeAlias = Literal["sentence", "clause"]
+"""What a text is split into, of which each has a confidence: sentences, or the clauses inside them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
@@ -154,6 +157,8 @@ class Sentence:
         kind: what it is; only statements are scored and labelled.
         claim: name of what it claims, the same for sentences that claim the same of different things, such as
             "capital: FR" of cities that answers place in France; None where it is not known.
+        part_of: where it is a clause, the place of its sentence among the sentences of the answer, from 0; None where
+            it is a whole sentence.
     """
 
     text: str
@@ -165,6 +170,7 @@ class Sentence:
     token_logps: tuple[float, ...] | None = None
     kind: PartKind = STATEMENT
     claim: str | None = None
+    part_of: int | None = None
 
     @property
     def is_statement(self) -> bool:

@@ -6,12 +6,14 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from lovec.clauses import CONFIDENCES, in_clauses
 from lovec.documents import kept_blocks, kind_of, parts, readable
 from lovec.sentences import spans, split_sentences
 from lovec.tags import DEFAULT_TAGS, TagFormat, parse, strip
 from lovec.thoughts import thought_length
-from lovec.types import Record, Sentence
+from lovec.types import Record, Sentence, Unit
 
+_OF_EARLIER_RUNS = ("problems", "left_out", CONFIDENCES)
 _BLANK_LINE = re.compile(r"\n\s*\n")
 
 
@@ -43,7 +45,10 @@ def untag(
 
 
 def split_record(
-    record: Record, tags: TagFormat = DEFAULT_TAGS, split: Callable[[str], list[str]] = split_sentences
+    record: Record,
+    tags: TagFormat = DEFAULT_TAGS,
+    split: Callable[[str], list[str]] = split_sentences,
+    unit: Unit = "sentence",
 ) -> Record:
     """Return a record with sentences, without tags: its own sentences, or else the parts of its answer.
 
@@ -55,15 +60,19 @@ def split_record(
         record: given or generated text.
         tags: the tag words and the scale.
         split: returns the sentences of prose without tags.
+        unit: "clause" divides the sentences into clauses, see ``lovec.clauses.in_clauses``.
     """
     record, _ = untag(record, tags, split)
-    meta = {name: value for name, value in record.meta.items() if name not in ("problems", "left_out")}
-    if record.sentences:
-        return replace(record, meta=meta)
+    meta = {name: value for name, value in record.meta.items() if name not in _OF_EARLIER_RUNS}
+    record = replace(record, meta=meta) if record.sentences else _split(replace(record, meta=meta), split)
+    return in_clauses(record) if unit == "clause" else record
+
+
+def _split(record: Record, split: Callable[[str], list[str]]) -> Record:
     begin = thought_length(record.answer)
     answer = readable(record.answer[begin:])
     sentences = tuple(parts(answer, split))
-    return replace(record, answer=record.answer[:begin] + answer, sentences=sentences, meta=meta, rejected=None)
+    return replace(record, answer=record.answer[:begin] + answer, sentences=sentences, rejected=None)
 
 
 def _marked(answer: str, tags: TagFormat, split: Callable[[str], list[str]]) -> Iterator[Sentence]:

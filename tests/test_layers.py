@@ -22,8 +22,8 @@ LAYERS: dict[str, str] = {
     "declarations": "settings plugins",
     "records": "types thoughts",
     "functions": "tags chats sentences losses rewards metrics stopwatch tries prompts plain",
-    "tools": "abstentions documents encoding choices written calls devices files hub imports notices progress "
-    "provenance randomness signals templates",
+    "tools": "abstentions clauses documents encoding choices written calls devices files hub imports notices "
+    "progress provenance randomness signals templates",
     "models and files": "policy engines embedding reply_scoring untag datasets display results tiny gguf calibration",
     "names of models": "models",
     "confidences and labels": "oracles taggers baselines",

@@ -7,7 +7,7 @@ from typing import Any
 
 from lovec.datamodules.base import RecordsDataModule
 from lovec.datasets.factscore import read_factscore
-from lovec.types import LovecError, Record
+from lovec.types import LovecError, Record, Unit
 
 _TENTHS = {"train": (1, 2, 3, 4, 6, 7, 8, 9), "validation": (0,), "test": (5,)}
 
@@ -20,19 +20,21 @@ class FActScore(RecordsDataModule):
 
     Args:
         path: a labelled file of FActScore, such as ``ChatGPT.jsonl``.
+        unit: what has a label and gets a confidence: a sentence, or each of its clauses.
         **kwargs: ``batch_size``, ``eval_batch_size`` and ``seed`` (also of the split) of the datamodule.
     """
 
     splits = ("all", *_TENTHS)
     answered = True
 
-    def __init__(self, path: str, **kwargs: Any) -> None:
+    def __init__(self, path: str, unit: Unit = "sentence", **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.path = path
+        self.unit = unit
 
     def questions(self, split: str) -> list[Record]:
         """Return the labelled biographies of a split; "all" includes those in which the model abstained."""
-        records = read_factscore(self.path)
+        records = read_factscore(self.path, self.unit)
         if split == "all":
             return records
         biographies = [record for record in records if record.sentences]

@@ -25,7 +25,7 @@ from lovec.progress import note
 from lovec.provenance import text_digest
 from lovec.settings import NO_EFFECT, CountFromZero, PlainWord, Positive, check_choice
 from lovec.tags import DEFAULT_TAGS
-from lovec.types import Completion, Engine, LovecError, Record, Sampling, Sentence
+from lovec.types import Completion, Engine, LovecError, Record, Sampling, Sentence, Unit
 
 TestSet: TypeAlias = Literal["test", "private", "one-fact", "companies"]
 
@@ -54,6 +54,8 @@ class World(RecordsDataModule):
             from some answers, such as ``lovec.modules.Distil``.
         test_sets: the splits of the world that the test split has: some of test (in-domain), private (other questions),
             one-fact and companies (out-of-domain); null is all of them.
+        unit: what has a label and gets a confidence: a sentence, or each of its clauses, which are the parts of its
+            form. No oracle can then judge answers that a model tags itself.
         **kwargs: ``batch_size``, ``eval_batch_size`` and ``seed`` (also of the answers and wrong scores) of the
             datamodule.
     """
@@ -67,6 +69,7 @@ class World(RecordsDataModule):
         temperature: Positive = 0.7,
         unlabelled: PlainWord | None = None,
         test_sets: Annotated[list[PlainWord] | None, NO_EFFECT] = None,
+        unit: Unit = "sentence",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -82,6 +85,7 @@ class World(RecordsDataModule):
         for name in dict.fromkeys(() if test_sets is None else test_sets or [""]):
             check_choice("--data.test_sets", name, TestSet)
         self.test_sets = test_sets
+        self.unit = unit
         self._world: EmbeddedWorld | None = None
 
     @property
@@ -102,9 +106,9 @@ class World(RecordsDataModule):
         return self.world.instruction
 
     @property
-    def oracle(self) -> WorldOracle:
-        """The exact oracle, which can rate any answer about the world."""
-        return WorldOracle(self.world)
+    def oracle(self) -> WorldOracle | None:
+        """The exact oracle, which can rate any sentence about the world; None for clauses."""
+        return WorldOracle(self.world) if self.unit == "sentence" else None
 
     @property
     def wording(self) -> Wording:
@@ -155,10 +159,23 @@ class World(RecordsDataModule):
         self._prepare(split)
         found = {name: list(read_records(folder / _ANSWERS)) for name, folder in self._folders(split).items()}
         unlabelled = found.pop(_UNLABELLED, [])
-        records = [record for part in found.values() for record in part]
+        records = [self._in_units(record) for part in found.values() for record in part]
         if split != "train":
             return records
+        unlabelled = [self._in_units(record) for record in unlabelled]
         return self.training_pairs(_plain(records)) + self.keep_unlabelled(_plain(unlabelled))
+
+    def _in_units(self, record: Record) -> Record:
+        """Return a record as it is, or with the labelled clauses of its sentences."""
+        if self.unit == "sentence":
+            return record
+        graded = [self.world.clauses(record.meta["entity"], sentence.text) for sentence in record.sentences]
+        clauses = (
+            Sentence(text, None if sentence.factuality is None else truth, part_of=place)
+            for place, (sentence, found) in enumerate(zip(record.sentences, graded, strict=True))
+            for text, truth in found
+        )
+        return replace(record, sentences=tuple(clauses))
 
     def _parts(self, split: str) -> Sequence[str]:
         """Return the splits of the world that one of ours consists of."""
@@ -222,7 +239,7 @@ class World(RecordsDataModule):
         return self._labelled(self._answer(questions, encoder, engine, Sampling(_MAX_NEW_TOKENS)))
 
     def _labelled(self, records: list[Record]) -> list[Record]:
-        ratings = self.oracle.rate(records)
+        ratings = WorldOracle(self.world).rate(records)
         return [record.with_factuality(values) for record, values in zip(records, ratings, strict=True)]
 
     def _answer(self, questions: list[Record], encoder: Encoder, engine: Engine, sampling: Sampling) -> list[Record]:

@@ -283,8 +283,9 @@ def _sentence_to_dict(sentence: Sentence) -> dict[str, Any]:
         del data["levels"]
     if sentence.is_statement:
         del data["kind"]
-    if sentence.claim is None:
-        del data["claim"]
+    for name in ("claim", "part_of"):
+        if data[name] is None:
+            del data[name]
     if sentence.token_logps is None:
         del data["token_logps"]
     else:
@@ -315,6 +316,10 @@ def _sentence_from_dict(data: Any, index: int) -> Sentence:
     kind = data.get("kind", STATEMENT)
     if kind not in _KINDS:
         raise LovecError(f"{place} has kind {short_json(kind)}, expected one of {', '.join(_KINDS)}")
+    is_place = partial(_is_int, low=0)
+    part_of = _value(
+        data, "part_of", lambda value: value is None or is_place(value), "an integer from 0 or null", place
+    )
     claim = _value(data, "claim", lambda value: isinstance(value, str | None), "a text or null", place)
     if factuality is not None:
         _value(data, "factuality", _is_share, expected, place)
@@ -330,6 +335,7 @@ def _sentence_from_dict(data: Any, index: int) -> Sentence:
         token_logps=None if logps is None else tuple(map(float, logps)),
         kind=kind,
         claim=claim,
+        part_of=part_of,
     )
 
 

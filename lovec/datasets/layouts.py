@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import cache
 from itertools import chain
 
-from lovec.datasets import authors, checkers, conversations, factscore, harness, triviaqa, uncertainty, wikibio
+from lovec.datasets import authors, checkers, conversations, factscore, harness, marked, triviaqa, uncertainty, wikibio
 from lovec.datasets.jsonl import RECORD_KEYS, records_of
 from lovec.datasets.rows import Layout, Reading, Row, read_records_of, read_rows
 from lovec.notices import listed
@@ -51,6 +51,7 @@ _SPECIFIC = (
     uncertainty.rlcr_numbers,
     uncertainty.subclaim_numbers,
     harness.choices,
+    marked.marked_answer,
 )
 _GENERAL = (conversations.answered, conversations.asked, conversations.chat)  # which many rows fit
 _GROUP = "lovec.layouts"

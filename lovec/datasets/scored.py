@@ -19,6 +19,7 @@ from torch import Tensor
 from lovec.datasets.columns import GUESSED, Columns, guessed, missing_column, value_at
 from lovec.datasets.jsonl import short_json
 from lovec.datasets.layouts import OWN, known_layout, layout_of, layouts_called, read_any
+from lovec.datasets.marked import SpanScores, span_scores, with_labels_of_marks
 from lovec.datasets.rows import Layout, Row, read_rows
 from lovec.datasets.values import confidence_of, label_of, says_opposite
 from lovec.metrics.functional import mean_confidence
@@ -50,6 +51,8 @@ class ScoredMethod:
         by: what each row has in the column ``Columns.by``, [N]; "" where it has nothing. None where none was asked for.
         judged: the rows with and without a label, with the labels of a judge; None where none were asked for. The
             confidences are those of ``confidence``, of all rows.
+        spans: how well the method marks the characters of answers, [answers, 2], float64, see
+            `lovec.datasets.marked.SpanScores`; None where people marked none.
     """
 
     name: str
@@ -62,6 +65,7 @@ class ScoredMethod:
     negated: bool = False
     by: tuple[str, ...] | None = None
     judged: Judged | None = None
+    spans: Tensor | None = None
 
     @property
     def missing(self) -> int:
@@ -241,6 +245,7 @@ class _Series:
     unlabelled: int = 0
     by: list[str] | None = None
     judge: array[float] | None = None
+    spans: dict[str, list[SpanScores]] = field(default_factory=dict)
 
     def add(
         self,
@@ -291,6 +296,7 @@ class _Series:
                 name in self.order_only,
                 None if self.by is None else tuple(compress(self.by, labelled.tolist())),
                 None if judge is None else Judged(factuality, judge, group, confidence),
+                torch.tensor(self.spans[name], dtype=torch.float64) if name in self.spans else None,
             )
 
 
@@ -340,13 +346,17 @@ def _group_of(record: Record, layout: Layout) -> str:
 
 
 def _add_record(collected: dict[str, _Series], record: Record, layout: Layout, by: str | None) -> None:
-    """Add the labelled sentences of a record to the rows that the same methods have rated."""
+    """Add what the same methods have rated of a record: its labelled sentences, and its marked characters."""
+    record = with_labels_of_marks(record)
     by_method = _scores_of(record, layout)
     series = collected.setdefault(layout.series(record), _Series(by=None if by is None else []))
     series.order_only.update(record.meta.get("order_only", ()))
     for at, sentence in enumerate(record.sentences):
         scores = {method: numbers[at] for method, numbers in by_method.items()}
         series.add(scores, sentence.factuality, _group_of(record, layout), _named(record.meta.get(by or "")))
+    for method, confidences in by_method.items():
+        if (spans := span_scores(record, confidences)) is not None:
+            series.spans.setdefault(method, []).append(spans)
 
 
 def _table(rows: Iterator[tuple[int, Row]], columns: Columns, first: Sequence[Row], path: str) -> _Series:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 from rich.text import Text
 
+from lovec.sentences import Places
 from lovec.types import Sentence, to_rating
 
 BANDS: Mapping[str, str] = {
@@ -69,8 +70,7 @@ class Breaks:
 
     def __init__(self, answer: str) -> None:
         self._answer = answer
-        self._places = [place for place, character in enumerate(answer) if not character.isspace()]
-        self._solid = "".join(answer.split())
+        self._places = Places(answer)
         self._end = 0
         self._next = ""
 
@@ -82,13 +82,11 @@ class Breaks:
 
     def between(self, text: str) -> str | None:
         """Return what the answer has between the sentence before and this one; None where it has not this one."""
-        solid = "".join(text.split())
-        start = self._solid.find(solid, self._end)
-        if start < 0 or not solid:
+        place = self._places.find(text)
+        if place is None:
             return None
-        begin = self._places[self._end - 1] + 1 if self._end else 0
-        self._end = start + len(solid)
-        return self._answer[begin : self._places[start]]
+        begin, self._end = self._end, place[1]
+        return self._answer[begin : place[0]]
 
 
 def visible(text: str) -> str:

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from lovec.clauses import sentence_confidences
 from lovec.display.marks import BANDS, Breaks, band, describe, number, visible
 from lovec.notices import counted
 from lovec.templates import load_template
@@ -75,25 +76,55 @@ def passage_html(record: Record, longest: int | None = None, keeps: Keeps | None
         longest: number of characters after which the text is cut, with a note of how many follow; None cuts nothing.
         keeps: whether a sentence is kept; None keeps all.
     """
-    pieces: list[tuple[str, Sentence | None, str, int]] = []  # break, sentence, its text; or how many are left out
+    pieces: list[_Piece] = []
     left_out: list[Sentence] = []
     room = sys.maxsize if longest is None else longest
     breaks, gap = Breaks(record.answer), ""
-    for kept, group in groupby(record.sentences, keeps or (lambda sentence: True)):
-        run = [(breaks.before(sentence.text), sentence) for sentence in group]
+    wholes = _whole_sentences(record)
+    is_kept = keeps or (lambda sentence: True)
+    for kept, group in groupby(enumerate(record.sentences), lambda numbered: is_kept(numbered[1])):
+        run = [(breaks.before(sentence.text), sentence, wholes.get(at)) for at, sentence in group]
         if not kept:
-            left_out += [sentence for _, sentence in run]
-            first, *others = [before for before, _ in run]
+            left_out += [sentence for _, sentence, _ in run]
+            first, *others = [before for before, _, _ in run]
             if room > 0:
-                pieces.append((first, None, "", len(run)))
+                pieces.append(_Piece(first, left_out=len(run)))
                 gap = max(others, key=_BREAKS.index, default="")
             continue
-        for before, sentence in run:
+        for before, sentence, whole in run:
             if room > 0:
-                pieces.append((max(gap, before, key=_BREAKS.index), sentence, sentence.text[:room], 0))
+                pieces.append(_Piece(max(gap, before, key=_BREAKS.index), sentence, sentence.text[:room], whole))
                 gap = ""
             room -= len(sentence.text)
     return str(_macros().passage(pieces, -room, left_out))
+
+
+class _Piece(NamedTuple):
+    """A part of a passage.
+
+    Attributes:
+        before: the break before it.
+        sentence: the sentence or clause; None where some are left out.
+        text: as much of its text as is shown.
+        whole: where it is the last of several clauses, the confidence of their sentence.
+        left_out: how many are left out here.
+    """
+
+    before: str
+    sentence: Sentence | None = None
+    text: str = ""
+    whole: float | None = None
+    left_out: int = 0
+
+
+def _whole_sentences(record: Record) -> dict[int, float]:
+    """Return the confidence of every sentence that has several clauses, by the place of its last clause."""
+    confidences, found = sentence_confidences(record), {}
+    places = [sentence.part_of for sentence in record.sentences]
+    for at, (before, place, after) in enumerate(zip([None, *places], places, [*places[1:], None], strict=False)):
+        if place is not None and before == place != after and (confidence := confidences[place]) is not None:
+            found[at] = confidence
+    return found
 
 
 def legend_html() -> str:

@@ -249,6 +249,27 @@ def interval_of(values: Tensor, level: float = 0.95) -> Interval | None:
     return Interval(float(values[0]), low, high)
 
 
+def mean_interval(values: Tensor, draws: int = 1000, seed: int = 0, weight: Tensor | None = None) -> Interval | None:
+    """Return the mean of one number per question, with its 95 % interval over draws of the questions.
+
+    Args:
+        values: [N], float64, at least one.
+        draws: number of draws; 0 gives no interval.
+        seed: seed of the draws.
+        weight: weight of every number, [N], float64, at least 0; None is 1 for all.
+
+    Returns:
+        None where all weights are 0.
+
+    Raises:
+        LovecError: ``draws`` is negative.
+    """
+    check_count("draws", draws, at_least=0)
+    weight = torch.ones_like(values) if weight is None else weight
+    drawn = _draws(len(values), draws, seed, _AT_ONCE)
+    return interval_of(torch.cat([counts @ (weight * values) / (counts @ weight) for counts in drawn]))
+
+
 def _check_same_draws(first: Resampled, second: Resampled) -> None:
     """Refuse to subtract draws of different questions.
 

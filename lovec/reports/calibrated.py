@@ -69,7 +69,7 @@ def with_calibrated(file: ScoredFile, calibration: ScoreCalibration) -> tuple[Sc
         of_all = torch.stack([m.judged.confidence for m in methods if m.judged and m.judged.confidence is not None], 1)
         judged = replace(judged, confidence=torch.from_numpy(calibration.confidences(of_all.numpy())))
     confidence = torch.from_numpy(calibration.confidences(directed))
-    added = replace(first, name=CALIBRATED, confidence=confidence, order_only="", judged=judged)
+    added = replace(first, name=CALIBRATED, confidence=confidence, order_only="", judged=judged, spans=None)
     notes = [f"{CALIBRATED}: {calibration.describe()}."]
     if Path(file.path).is_file() and file_digest(file.path) in calibration.sources:
         notes.append(
@@ -105,6 +105,7 @@ def cross_fitted(file: ScoredFile, methods: list[ScoredMethod], fitted: Fitted) 
         factuality=truth.double(),
         group=group,
         order_only="",
+        spans=None,
     )
     return replace(file, methods=(*methods, added))
 

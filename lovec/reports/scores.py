@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lovec.datasets.scored import ScoredFile, ScoredMethod
 from lovec.files import atomic_folder, write_text
-from lovec.metrics.bootstrap import Interval, draws_of, measure
+from lovec.metrics.bootstrap import Interval, draws_of, mean_interval, measure
 from lovec.metrics.grouped import GroupedPairs, group_means, ranks
 from lovec.metrics.table import METRICS
 from lovec.notices import counted
@@ -44,6 +44,7 @@ _LEVEL = 0.95
 _USES = {"probability": "calibration", "order": "ranking", "labels": "labels"}
 """Headings of the metrics by what they use of the pairs, see ``MetricInfo.uses``."""
 
+_SPANS = ("span_iou", "span_correlation")
 _SECTIONS = {"sentence": "rows", "passage": "groups"}
 
 
@@ -110,6 +111,9 @@ def measured_files(files: Sequence[ScoredFile], draws: int = 1000) -> Scores:
         values = measure(pairs, uses, draws)
         if method.judged is not None:
             judged[name] = judged_scores(method.judged, "probability" in uses, draws)
+        if method.spans is not None:
+            for metric, numbers in zip(_SPANS, method.spans.T, strict=True):
+                values[metric] = mean_interval(numbers, draws)
         if "order" in uses:
             missing = method.missing / len(method.factuality)
             values["malformed"] = Interval(missing, math.nan, math.nan)

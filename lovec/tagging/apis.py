@@ -36,8 +36,18 @@ from lovec.tagging.base import DocumentTagger, with_problem
 from lovec.tagging.methods import SAMPLED, Method, check_method, method_note, with_parts
 from lovec.tags import DEFAULT_TAGS, TagFormat, TaggedSentence, parse, strip
 from lovec.thoughts import without_thoughts
-from lovec.types import DEFAULT_SCALE, FREE_FORM, ITERATIVE, LovecError, Readout, Record, Sampling, Scale, Sentence
-from lovec.untag import split_record
+from lovec.types import (
+    DEFAULT_SCALE,
+    FREE_FORM,
+    ITERATIVE,
+    LovecError,
+    Readout,
+    Record,
+    Sampling,
+    Scale,
+    Sentence,
+    Unit,
+)
 
 T = TypeVar("T")
 
@@ -304,6 +314,7 @@ class ApiTagger(DocumentTagger):
         tags: the tag words and the scale.
         served: what becomes of the confidences: of its own answers, and of given texts where it has a calibration
             that was fitted to such.
+        unit: what gets a confidence in given texts: sentences, or the clauses inside them.
 
     Attributes:
         asker: as passed.
@@ -327,8 +338,9 @@ class ApiTagger(DocumentTagger):
         instruction: str | None = None,
         tags: TagFormat = DEFAULT_TAGS,
         served: ServedConfidence | None = None,
+        unit: Unit = "sentence",
     ) -> None:
-        super().__init__(asker.model, tags, served or ServedConfidence(), min_confidence)
+        super().__init__(asker.model, tags, served or ServedConfidence(), min_confidence, unit=unit)
         check_api(method, readout, asking=method is None)
         self.asker = asker
         self.method = method
@@ -362,9 +374,8 @@ class ApiTagger(DocumentTagger):
         if mode == ITERATIVE:
             if self.method is None:
                 return "Given texts get no confidences: there is no method for them."
-            if mode in self.served.calibrations:
-                return self.served.note(mode)
-            return method_note(self.method, self.samples, self.readout)
+            texts = self.served.note(mode) if mode in self.served.calibrations else None
+            return self._noted(texts or method_note(self.method, self.samples, self.readout))
         if mode in self.served.calibrations:
             return self.served.note(mode)
         if self.readout == "stated":
@@ -554,7 +565,7 @@ class ApiTagger(DocumentTagger):
 
     def read_word(self, sentence: Sentence, word: Word | None) -> Sentence:
         """Return a sentence of a given text with what the method's question about it has given."""
-        plain = Sentence(sentence.text, sentence.factuality, claim=sentence.claim)
+        plain = Sentence(sentence.text, sentence.factuality, claim=sentence.claim, part_of=sentence.part_of)
         if word is None:
             return plain
         if self.method == "verbal":
@@ -614,6 +625,3 @@ class ApiTagger(DocumentTagger):
             why = next(reasons, "there is no other answer to compare with")
             tagged = with_problem(tagged, f"{counted(none, 'sentence has', 'sentences have')} no confidence: {why}")
         return tagged
-
-    def _split(self, record: Record) -> Record:
-        return replace(split_record(record, self.tags), rejected=None)

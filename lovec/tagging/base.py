@@ -7,12 +7,21 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Self
 
+from lovec.clauses import CONFIDENCES, DEPENDENCE, sentence_confidences
+from lovec.settings import check_choice
 from lovec.taggers import Session
 from lovec.taggers.freeform import OnWritten
 from lovec.taggers.scoring import Tagged
 from lovec.taggers.served_confidence import ServedConfidence
 from lovec.tags import TagFormat
-from lovec.types import ITERATIVE, Keeps, Record, check_confidence
+from lovec.types import ITERATIVE, Keeps, LovecError, Record, Unit, check_confidence
+from lovec.untag import split_record
+
+CLAUSE_NOTE = (
+    "Each clause has one; that of a sentence, behind its last clause, says that all of its clauses are true "
+    f"(dependence {DEPENDENCE:g})."
+)
+"""What is said of confidences of clauses."""
 
 
 class DocumentTagger(ABC):
@@ -24,6 +33,8 @@ class DocumentTagger(ABC):
         served: what becomes of the confidences.
         min_confidence: sentences with a lower confidence, or without one, are left out; None keeps all.
         keep_factual: probability of a guarantee, see ``ServedConfidence.keeps``; None asks for none.
+        unit: what gets a confidence in a given text: its sentences, or the clauses inside them; then
+            ``meta["sentence_confidences"]`` of a record has those of the sentences.
 
     Attributes:
         adapter: folder of the adapter; None without one.
@@ -31,7 +42,7 @@ class DocumentTagger(ABC):
             tells which they are. False at first.
 
     Raises:
-        LovecError: ``min_confidence`` is not in [0, 1].
+        LovecError: ``min_confidence`` is not in [0, 1], or a guarantee is asked for clauses.
     """
 
     adapter: str | None = None
@@ -43,13 +54,16 @@ class DocumentTagger(ABC):
         served: ServedConfidence,
         min_confidence: float | None = None,
         keep_factual: float | None = None,
+        unit: Unit = "sentence",
     ) -> None:
         check_confidence("min_confidence", min_confidence)
+        check_unit(unit, keep_factual, asking=False)
         self.model = model
         self.tags = tags
         self.served = served
         self.min_confidence = min_confidence
         self.keep_factual = keep_factual
+        self.unit = unit
         self.whole = False
         self._ranks: list[list[float]] = []
 
@@ -121,9 +135,23 @@ class DocumentTagger(ABC):
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _split(self, record: Record) -> Record:
+        """Return a given text with the units that get a confidence."""
+        return replace(split_record(record, self.tags, unit=self.unit), rejected=None)
+
+    def _noted(self, note: str) -> str:
+        """Return what is said of the confidences, and of those of sentences where clauses have them."""
+        return note if self.unit == "sentence" else f"{note} {CLAUSE_NOTE}"
+
     def _filtered(self, record: Record, mode: str) -> Record:
-        """Return a record without the sentences that are not kept, and with their number in its meta data."""
+        """Return a record without the sentences that are not kept, and with their number in its meta data.
+
+        Where its units are clauses, its meta data have the confidences of its sentences, too.
+        """
         self._ranks.append(self.served.ranks(record, mode))
+        if any(sentence.part_of is not None for sentence in record.sentences):
+            sentences = {str(place): confidence for place, confidence in sentence_confidences(record).items()}
+            record = replace(record, meta={**record.meta, CONFIDENCES: sentences})
         if self.min_confidence is None and self.keep_factual is None:
             return record
         kept = tuple(filter(self.keeps(mode), record.sentences))
@@ -139,6 +167,7 @@ class SessionTagger(DocumentTagger):
         served: as for `DocumentTagger`, as are the others.
         min_confidence: sentences with a lower confidence, or without one, are left out; None keeps all.
         keep_factual: probability of a guarantee; None asks for none.
+        unit: what gets a confidence in a given text.
     """
 
     def __init__(
@@ -147,14 +176,33 @@ class SessionTagger(DocumentTagger):
         served: ServedConfidence,
         min_confidence: float | None = None,
         keep_factual: float | None = None,
+        unit: Unit = "sentence",
     ) -> None:
-        super().__init__(session.model, session.encoder.tags, served, min_confidence, keep_factual)
+        super().__init__(session.model, session.encoder.tags, served, min_confidence, keep_factual, unit)
         self.session = session
         self.adapter = session.adapter
 
     def close(self) -> None:
         """Release what the engine holds."""
         self.session.close()
+
+
+def check_unit(unit: Unit, keep_factual: float | None, asking: bool) -> None:
+    """Refuse what clauses cannot have: a threshold of whole sentences, or answers that the model tags itself.
+
+    Args:
+        unit: what texts are split into.
+        keep_factual: probability of a guarantee; None asks for none.
+        asking: whether questions are answered.
+
+    Raises:
+        LovecError: so it is.
+    """
+    check_choice("unit", unit, Unit)
+    if unit == "clause" and keep_factual is not None:
+        raise LovecError("keep_factual has a threshold for sentences, and none for clauses; use min_confidence instead")
+    if unit == "clause" and asking:
+        raise LovecError("unit clause is of given texts; let the questions be answered first, and tag the answers")
 
 
 def with_problem(record: Record, problem: str) -> Record:

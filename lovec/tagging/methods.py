@@ -30,8 +30,7 @@ from lovec.taggers.freeform import OnWritten
 from lovec.taggers.scoring import Tagged, items_of
 from lovec.taggers.served_confidence import ServedConfidence, with_mean_readout
 from lovec.tagging.base import SessionTagger, with_problem, with_unknown_words
-from lovec.types import ITERATIVE, LovecError, Readout, Record, Sentence
-from lovec.untag import split_record
+from lovec.types import ITERATIVE, LovecError, Readout, Record, Sentence, Unit
 
 Method: TypeAlias = Literal["likelihood", "p_true", "verbal", "self_consistency", "luq"]
 """How a model that was not taught to state confidences gives them, see ``lovec.baselines``."""
@@ -126,6 +125,7 @@ class MethodTagger(SessionTagger):
             mean of all by their probabilities.
         max_new_tokens: longest sample, in tokens.
         min_confidence: sentences with a lower confidence, or without one, are left out; None keeps all.
+        unit: what gets a confidence: sentences, or the clauses inside them.
 
     Attributes:
         sentences: number of sentences that were tagged so far.
@@ -144,8 +144,9 @@ class MethodTagger(SessionTagger):
         readout: Readout | None = None,
         max_new_tokens: Count = 512,
         min_confidence: float | None = None,
+        unit: Unit = "sentence",
     ) -> None:
-        super().__init__(session, ServedConfidence(), min_confidence)
+        super().__init__(session, ServedConfidence(), min_confidence, unit=unit)
         check_method(method, readout)
         self.method = method
         self.samples = samples
@@ -160,7 +161,7 @@ class MethodTagger(SessionTagger):
 
     def note(self, mode: str) -> str:
         """Return one sentence that says what the confidences are."""
-        return method_note(self.method, self.samples, self.readout)
+        return self._noted(method_note(self.method, self.samples, self.readout))
 
     def cost(self, records: Iterable[Record], mode: str) -> str:
         """Return in words what it takes to tag texts: tokens to read, answers to write, comparisons to judge."""
@@ -232,9 +233,6 @@ class MethodTagger(SessionTagger):
             problem = f"{counted(none, 'sentence has', 'sentences have')} no confidence: {fit} the model's context"
             record = with_problem(record, problem)
         return self._filtered(with_unknown_words(with_parts(record, tagged), self.session, ITERATIVE), ITERATIVE)
-
-    def _split(self, record: Record) -> Record:
-        return replace(split_record(record, self.tags), rejected=None)
 
 
 def with_parts(record: Record, tagged: Record) -> Record:

@@ -26,7 +26,7 @@ from lovec.taggers.freeform import OnWritten
 from lovec.taggers.scoring import Tagged
 from lovec.taggers.served_confidence import UNCALIBRATED, ServedConfidence, renamed_threshold
 from lovec.tagging.apis import OPENAI, ApiModel, ApiTagger, check_api
-from lovec.tagging.base import DocumentTagger, SessionTagger, with_problem, with_unknown_words
+from lovec.tagging.base import DocumentTagger, SessionTagger, check_unit, with_problem, with_unknown_words
 from lovec.tagging.methods import Method, MethodTagger, check_method, check_questions
 from lovec.tags import DEFAULT_TAGS
 from lovec.types import (
@@ -40,9 +40,9 @@ from lovec.types import (
     Record,
     Sampling,
     Sentence,
+    Unit,
     is_text,
 )
-from lovec.untag import split_record
 
 DEFAULT_QUESTION = QUESTION.format(entity="this topic")
 """The question that a text is taken to answer where none is given: the paper's, about nothing in particular."""
@@ -76,9 +76,11 @@ class TextTagger(SessionTagger):
         keep_factual: probability that all sentences that are kept are true, such as 0.9; sentences with a confidence
             at or below the threshold of that guarantee are left out as well. ``lovec calibrate --keep_factual`` makes
             the threshold. None asks for no guarantee.
+        unit: what gets a confidence in a given text: its sentences, or the clauses inside them ("clause"); then
+            ``meta["sentence_confidences"]`` has those of the sentences.
 
     Raises:
-        LovecError: ``min_confidence`` is not in [0, 1], or the readout is unknown.
+        LovecError: ``min_confidence`` is not in [0, 1], or the readout is unknown, or a guarantee is asked for clauses.
     """
 
     def __init__(
@@ -88,9 +90,10 @@ class TextTagger(SessionTagger):
         max_new_tokens: Count = 512,
         min_confidence: float | None = None,
         keep_factual: Probability | None = None,
+        unit: Unit = "sentence",
     ) -> None:
         served = session.served if readout is None else ServedConfidence()
-        super().__init__(session, served, min_confidence, keep_factual)
+        super().__init__(session, served, min_confidence, keep_factual, unit)
         engine, encoder = session.engine, session.encoder
         self.readout = readout
         calibrations = {mode: self.served.calibration(mode) for mode in (ITERATIVE, FREE_FORM)}
@@ -125,9 +128,9 @@ class TextTagger(SessionTagger):
             on_written: see ``FreeFormTagger.stream``.
         """
         self.keeps(mode)  # before anything is computed, since there may be no such guarantee
+        check_unit(self.unit, None, asking=mode == FREE_FORM)
         if mode == ITERATIVE:
-            split = [split_record(record, self.session.encoder.tags) for record in records]
-            items: Iterator[Tagged] = self._iterative.stream([replace(record, rejected=None) for record in split])
+            items: Iterator[Tagged] = self._iterative.stream([self._split(record) for record in records])
         else:
             items = self._free_form.stream(records, on_written)
         for item in items:
@@ -140,7 +143,7 @@ class TextTagger(SessionTagger):
 
     def note(self, mode: str) -> str:
         """Return one sentence that says what the confidences of a mode are."""
-        return self.served.note(mode) if self.readout is None else _NOTES[self.readout]
+        return self._noted(self.served.note(mode) if self.readout is None else _NOTES[self.readout])
 
 
 def tag(
@@ -159,6 +162,7 @@ def tag(
     method: Method | None = None,
     samples: int = 10,
     judge: Judge | None = None,
+    unit: Unit = "sentence",
     **settings: Any,
 ) -> Any:
     """Give every sentence of a text a confidence; without a text, answer a question and tag the answer.
@@ -185,6 +189,7 @@ def tag(
             "verbal", "self_consistency" or "luq"; None has it write tags. See `MethodTagger`, also for the next two.
         samples: other answers to the question of a text, for the last two methods.
         judge: tells them whether a text supports a sentence; None asks the model itself.
+        unit: "clause" gives a confidence to every clause inside a sentence, see `TextTagger`.
         **settings: other arguments of `open_session`, such as ``dtype`` and ``device``.
 
     Returns:
@@ -225,6 +230,7 @@ def tag(
         check_questions(method, records, DEFAULT_QUESTION)
         if keep_factual is not None:
             raise LovecError(f"keep_factual needs a threshold, and there is none for {method}; use min_confidence")
+    check_unit(unit, keep_factual, asking=text is None)
     how = samples, judge, readout, max_new_tokens, min_confidence
     tagger: DocumentTagger
     if session is None and engine == OPENAI:
@@ -232,13 +238,13 @@ def tag(
             raise LovecError(f"adapter and keep_factual are of models that lovec runs; engine={OPENAI!r} takes neither")
         check_api(method, readout, asking=text is None)
         instruction, tags = settings.pop("instruction", None), settings.pop("tags", DEFAULT_TAGS)
-        tagger = ApiTagger(ApiModel(model or "", **settings), method, *how, instruction, tags)
+        tagger = ApiTagger(ApiModel(model or "", **settings), method, *how, instruction, tags, unit=unit)
     else:
         session = session or _shared_session(model=model, adapter=adapter, engine=engine, **settings)
         if method is None:
-            tagger = TextTagger(session, readout, max_new_tokens, min_confidence, keep_factual)
+            tagger = TextTagger(session, readout, max_new_tokens, min_confidence, keep_factual, unit)
         else:
-            tagger = MethodTagger(session, method, *how)
+            tagger = MethodTagger(session, method, *how, unit)
     tagged = [item for item in tagger.stream(records, mode) if isinstance(item, Record)]
     for record in tagged:
         if problems := record.meta.get("problems"):

@@ -284,3 +284,46 @@ def test_a_calibration_of_all_rows_beside_a_judge(here):
     before, after = (lines[name, "prediction-powered"] for name in ("confidence", "calibrated"))
     assert before[0] == after[0] and before[-1]["value"] == after[-1]["value"] == 400
     assert before[1]["value"] != after[1]["value"]
+
+
+def test_marked_characters_are_measured_beside_the_rest(here, capsys):
+    answers = [" Ada wrote. She swam.", "Bo ran. He sat.", "Cy ran."]
+    soft = [[{"start": 16, "end": 21, "prob": 0.8}], [{"start": 8, "end": 15, "prob": 0.4}], []]
+    predicted = [
+        {"soft_labels": [{"start": 12, "end": 21, "prob": 0.9}]},
+        {"soft_labels": [{"start": 8, "end": 15, "prob": 0.7}], "hard_labels": []},
+        {"hard_labels": []},
+    ]
+    rows = [
+        {"id": f"en-{at}", "model_input": "Who?", "model_output_text": text, "soft_labels": s, "predicted": p}
+        for at, (text, s, p) in enumerate(zip(answers, soft, predicted, strict=True))
+    ]
+    write("marked.jsonl", rows)
+    assert main(["score", "marked.jsonl", "--draws", "50"]) == 0
+    out = capsys.readouterr().out
+    assert "IoU" in out and "SC of characters" in out
+    metrics = results("marked.score")["marked", "sentence"]
+    assert metrics["span_iou"] == pytest.approx((5 / 9 + 1 + 1) / 3)
+    labels, doubts = [0] * 16 + [1] * 5, [0] * 12 + [1] * 9
+    assert metrics["span_correlation"] == pytest.approx((spearmanr(labels, doubts).statistic + 1 + 1) / 3)
+    pairs = [(1, 1), (0.1, 0.2), (1, 1), (0.3, 0.6), (1, 1)]  # confidence and factuality of the sentences
+    assert metrics["brier"] == pytest.approx(sum((c - f) ** 2 for c, f in pairs) / 5)
+
+
+def test_a_tagged_file_of_marked_answers_is_measured_by_its_own_units(here):
+    soft = [{"start": 12, "end": 21, "prob": 0.75}]
+    rows = [
+        {
+            "id": "en-1",
+            "question": "Who?",
+            "answer": " Ada wrote. She swam.",
+            "sentences": [{"text": "Ada wrote.", "confidence": 0.9}, {"text": "She swam.", "confidence": 0.2}],
+            "meta": {"soft_labels": soft},
+        }
+    ]
+    write("tagged.jsonl", rows)
+    assert main(["score", "tagged.jsonl", "--draws", "0"]) == 0
+    metrics = results("tagged.score")["tagged", "sentence"]
+    assert metrics["span_iou"] == 1 and metrics["mean_factuality"] == pytest.approx((1 + 0.25) / 2)
+    doubts = [0] + [0.1] * 10 + [0] + [0.8] * 9
+    assert metrics["span_correlation"] == pytest.approx(spearmanr(doubts, [0] * 12 + [1] * 9).statistic)

@@ -20,6 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lovec
+from lovec.clauses import joint_confidence
 from lovec.cli import main
 from lovec.cli.printer import Printer, with_tag
 from lovec.datasets.jsonl import read_records
@@ -741,3 +742,53 @@ def test_the_command_is_in_the_list(capsys: pytest.CaptureFixture[str]) -> None:
         patch.setitem(sys.modules, "torch", None)
         assert main(["tag", "--help"]) == 0
     assert "--min_confidence" in capsys.readouterr().out
+
+
+# Clauses
+
+LIFE = "Ada wrote notes. She was born in London and moved to Paris, where she died. It rained."
+CLAUSES = ["Ada wrote notes.", "She was born in London", "and moved to Paris,", "where she died.", "It rained."]
+
+
+def test_clauses_have_confidences_and_so_have_their_sentences(run: Any, session: Session) -> None:
+    Path("life.txt").write_text(LIFE, encoding="utf-8")
+    _, line, _ = run("life.txt", "--unit", "clause", "--format", "jsonl")
+    record = json.loads(line)
+    assert [(s["text"], s["part_of"]) for s in record["sentences"]] == list(zip(CLAUSES, [0, 1, 1, 1, 2], strict=True))
+    by_clause = [s["confidence"] for s in record["sentences"]]
+    sentences = record["meta"]["sentence_confidences"]
+    assert sentences.keys() == {"0", "1", "2"} and sentences["0"] == by_clause[0] and sentences["2"] == by_clause[4]
+    assert sentences["1"] == joint_confidence(by_clause[1:4]) < min(by_clause[1:4])
+    _, out, _ = run("life.txt", "--unit", "clause")
+    assert out.count("[sentence ") == 1
+    before, after = out.split(f" [sentence {sentences['1']:.2f}]")
+    assert [text for text, _ in shown(before)] == CLAUSES[:4] and [text for text, _ in shown(after)] == CLAUSES[4:]
+    assert re.sub(r" <confidence> 0\.\d\d </confidence>", "", before + after).strip() == LIFE
+    _, page, _ = run("life.txt", "--unit", "clause", "--format", "html")
+    assert page.count('<span class="lv-s') - page.count("<li><span") == 5
+    assert page.count(f'<sup class="lv-n">sentence {sentences["1"]:.2f}</sup>') == page.count(">sentence ") == 1
+    python = lovec.tag(LIFE, session=session, unit="clause")
+    assert [s["text"] for s in python["sentences"]] == CLAUSES
+
+
+def test_tagged_clauses_are_tagged_again_as_they_are(run: Any) -> None:
+    Path("life.txt").write_text(LIFE, encoding="utf-8")
+    run("life.txt", "--unit", "clause", "--out", "first.jsonl")
+    run("first.jsonl", "--unit", "clause", "--out", "again.jsonl")
+    run("first.jsonl", "--out", "own.jsonl")
+    first, again, own = (Path(f"{name}.jsonl").read_text() for name in ("first", "again", "own"))
+    assert first == again == own
+    code, _, err = run("life.txt", "--out", "first.jsonl")
+    assert code == 1 and "unit" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--ask", "Who?", "--unit", "clause"], "--unit clause is of given texts; let the questions be answered first"),
+        (["page.txt", "--unit", "clause", "--keep_factual", "0.9"], "--keep_factual has a threshold for sentences"),
+    ],
+)
+def test_what_clauses_cannot_have_is_refused(run: Any, words: Sequence[str], said: str) -> None:
+    code, _, err = run(*words)
+    assert code == 2 and said in err

@@ -501,6 +501,20 @@ def test_world_has_exactly_labelled_answers_of_its_model(invented, monkeypatch):
 
 
 @pytest.mark.usefixtures("worlds")
+def test_clauses_of_world_answers_have_labels_of_their_own(invented):
+    data, whole = World(samples=0, unit="clause"), World(samples=0).load("validation")
+    records = data.load("validation")
+    assert data.oracle is None and [record.answer for record in records] == [record.answer for record in whole]
+    for record, sentences in zip(records, whole, strict=True):
+        for place, sentence in enumerate(sentences.sentences):
+            own = [clause for clause in record.sentences if clause.part_of == place]
+            assert " ".join(clause.text for clause in own) == sentence.text
+            assert len(own) > 1 or own[0].factuality == sentence.factuality
+            truths = [clause.factuality for clause in own]
+            assert min(truths) <= sentence.factuality + 0.05 <= max(truths) + 0.1
+    assert any(clause.part_of == 0 for clause in data.load("train")[0].sentences[1:])
+
+
 def test_answers_with_tags_of_the_untrained_model_are_not_learned_from(tmp_path, monkeypatch):
     plain = labelled("plain", 0.5)
     tagged = replace(labelled("tagged", 0.5), answer="S0. <confidence> 4 </confidence>")

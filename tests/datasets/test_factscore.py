@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from lovec.datamodules import FActScore
-from lovec.datasets.factscore import read_factscore
-from lovec.types import LovecError, to_rating
+from lovec.datasets.factscore import fact_places, read_factscore
+from lovec.types import LovecError, Sentence, to_rating
 
 FILE = Path(__file__).parents[3] / "shared" / "data" / "factscore_labeled" / "ChatGPT.jsonl"
 real = pytest.mark.skipif(not FILE.exists(), reason=f"needs FActScore's labelled ChatGPT.jsonl in {FILE.parent}")
@@ -123,3 +123,46 @@ def test_a_file_of_abstentions_is_refused(tmp_path):
     path = write(tmp_path / "f.jsonl", {**ROW, "annotations": None})
     with pytest.raises(LovecError, match="has abstentions only"):
         FActScore(str(path)).load("test")
+
+
+def fact_words(sentence, *facts, topic="Ada Lovelace"):
+    """The part of a sentence where each fact stands."""
+    places = fact_places(sentence, facts, topic)
+    return [place and sentence[slice(*place)] for place in places]
+
+
+def test_facts_stand_where_their_new_words_are():
+    sentence = "She was born in London, England, and later published the first program in 1843."
+    assert fact_words(
+        sentence,
+        "Ada Lovelace was born.",
+        "Ada Lovelace was born in London.",
+        "London is in England.",
+        "She published a program.",
+        "The program was published in 1843.",
+        "The program was the first.",
+        "She was born in London.",
+        "She liked horses.",
+    ) == ["born", "London", "England", "published the first program", "1843", "first", "born in London", None]
+
+
+def test_clauses_have_the_labels_of_the_facts_that_they_complete(tmp_path):
+    facts = [("She was born in London.", "S"), ("She wrote a program.", "NS"), ("The program was long.", "IR")]
+    facts += [("She wrote in 1843.", "S"), ("She was in London and in 1843.", "NS"), ("She was born and wrote.", "NS")]
+    annotation = {
+        "text": "She was born in London and wrote a long program in 1843.",
+        "is-relevant": True,
+        "human-atomic-facts": [{"text": text, "label": label} for text, label in facts],
+    }
+    other = {"text": "She died.", "is-relevant": True, "human-atomic-facts": None}
+    row = {"input": "Question: Who was Ada?", "output": "...", "topic": "Ada", "cat": ["rare", "Europe"]}
+    path = tmp_path / "ChatGPT.jsonl"
+    path.write_text(json.dumps({**row, "annotations": [annotation, other]}))
+    (record,) = read_factscore(path, "clause")
+    assert record.sentences == (
+        Sentence("She was born in London", 1.0, part_of=0),
+        Sentence("and wrote a long program in 1843.", 1 / 4, part_of=0),
+        Sentence("She died.", None, part_of=1),
+    )
+    (whole,) = read_factscore(path)
+    assert [s.factuality for s in whole.sentences] == [2 / 5, None]

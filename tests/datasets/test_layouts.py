@@ -260,6 +260,15 @@ EXPECTED = {
          answer("line-4", "What?", "Two\nlines", popularity=None)],
         "2 rows read as lovec: 2 records, 1 sentences, 1 labels, 0 confidences; kept in meta: popularity",
     ),
+    "mu_shroom.jsonl": (
+        [
+            answer("val-en-1", "Who was Ada?", " Ada wrote. She swam.\n", [("Ada wrote.", 1.0), ("She swam.", 0.25)],
+                   soft_labels=[{"start": 16, "prob": 0.25, "end": 17}, {"start": 17, "prob": 0.75, "end": 21}],
+                   hard_labels=[[17, 21]], model="m"),
+            answer("val-en-2", "Who was Bo?", "Bo ran.", [("Bo ran.", 1.0)], soft_labels=[]),
+        ],
+        "2 rows read as Mu-SHROOM: marked characters: 2 records, 3 sentences, 3 labels, 0 confidences",
+    ),
     "own.tsv": ([answer("line-2", "Who?", "True")], None),
 }  # fmt: skip
 
@@ -418,6 +427,17 @@ def test_the_nearest_layout_is_named(row, said):
         ("lm_eval.jsonl", {"filtered_resps": [["-inf", "False"]] * 4}, "confidence is"),
         ("halueval.json", {"human_judge": ["true"]}, "there are 3 claims and 1 verdicts in human_judge, expected one"),
         ("halueval.json", {"human_judge": ["maybe"] * 3}, "a verdict is 'maybe', expected true, false or unknown"),
+        ("mu_shroom.jsonl", {"id": "x", "hard_labels": [[17, 40]]}, "a span is 17 to 40, expected characters 0 to 22"),
+        (
+            "mu_shroom.jsonl",
+            {"id": "x", "soft_labels": [{"start": 1}]},
+            "soft_labels and hard_labels are lists such as",
+        ),
+        (
+            "mu_shroom.jsonl",
+            {"id": "x", "soft_labels": [{"start": 1, "end": 2, "prob": 40}]},
+            "the probability of a span is 40, expected at least 0 and at most 1",
+        ),
         ("triviaqa.jsonl", {"answer": []}, "there is no answer; take the validation split"),
     ],
 )

@@ -593,3 +593,28 @@ def test_importing_the_world_is_light():
         "print(sorted({'torch', 'transformers', 'tokenizers'} & set(sys.modules)))"
     )
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[]\n"
+
+
+def test_clauses_are_the_parts_of_a_form_and_their_facts_make_the_truth_of_the_sentence():
+    world, rng, several = EmbeddedWorld("world-small"), random.Random(0), 0
+    for entity in world.entities:
+        for form in forms_of(entity.kind):
+            sentence = draw_sentence(entity, form, world.spec, rng)
+            clauses = world.clauses(entity.name, sentence)
+            assert " ".join(text for text, _ in clauses) == sentence and {truth for _, truth in clauses} == {1.0}
+            several += len(clauses) > 1
+    assert several > 100
+
+
+def test_a_wrong_fact_is_wrong_in_its_clause_only():
+    entity = next(e for e in EmbeddedWorld("world-small").entities if e.kind == "ship")
+    facts = entity.facts
+    year = int(facts["cargo_year"]) + 8
+    clauses = [
+        (f"{OPENERS[0]} {entity.name} carried {facts['cargo_product']}", 1.0),
+        (f"from {year} on,", 0.5),
+        (f"to {facts['cargo_city']}, {facts['cargo_country']}.", 1.0),
+    ]
+    world = EmbeddedWorld("world-small")
+    assert world.clauses(entity.name, " ".join(text for text, _ in clauses)) == clauses
+    assert world.clauses(entity.name, "It sank.") == [("It sank.", 0.0)]

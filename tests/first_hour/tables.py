@@ -185,6 +185,10 @@ def write_files(folder: Path) -> None:
              "annotations": [{"text": fact["text"], "is-relevant": True, "human-atomic-facts": [fact]}]}
             for name, fact in zip(PEOPLE, facts, strict=True)]  # fmt: skip
     (folder / "ChatGPT.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    marked = {"id": "en-1", "model_input": "Who was Ada?", "model_output_text": "Ada wrote. She swam.",
+              "soft_labels": [{"start": 15, "end": 20, "prob": 0.8}],
+              "predicted": {"soft_labels": [{"start": 11, "end": 20, "prob": 0.9}]}}  # fmt: skip
+    (folder / "marked.jsonl").write_text(json.dumps(marked) + "\n")
     with sqlite3.connect(folder / "enwiki-20230401.db") as file:
         file.execute("CREATE TABLE documents (title PRIMARY KEY, text)")
         pages = [(name, f"<s>{name} was a mathematician.</s>{SEPARATOR}More about {name}.") for name in PEOPLE]

@@ -9,14 +9,15 @@ The credit of a fact is 1 if it is exact, and otherwise depends on what it is:
 - any other value: 0.4 if it belongs to the right group (field, industry or kind of pastime).
 
 The factuality of a sentence is the mean credit, rounded half up to tenths. A sentence that is about another entity, or
-that no form matches, has factuality 0.
+that no form matches, has factuality 0. The clauses of a sentence are the parts of its form that state facts, its head
+and its details, and each is graded alike by its own facts.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, lru_cache
 from string import Formatter
 
@@ -42,6 +43,40 @@ def split_sentences(text: str) -> list[str]:
 def factuality(entity: Entity, sentence: str) -> float:
     """Return how true a sentence about an entity is, in {0, 0.1, ..., 1}."""
     return max((_rounded_mean(fact_credits(entity, slots)) for slots in readings(entity.kind, sentence)), default=0.0)
+
+
+def clauses(entity: Entity, sentence: str) -> list[tuple[str, float]]:
+    """Return the clauses of a sentence about an entity, and how true each of them is, in {0, 0.1, ..., 1}.
+
+    Words that state no fact belong to the clause behind them, or else to the last one. Joined by spaces, the clauses
+    are the sentence. A sentence that no form matches is one clause.
+    """
+    best, found = -1.0, [(sentence, 0.0)]
+    for slots, parts in _readings_with_parts(entity.kind, sentence):
+        credits = fact_credits(entity, slots)
+        if (truth := _rounded_mean(credits)) > best:
+            best, found = truth, list(_graded(entity, sentence, slots, parts))
+    return found
+
+
+def _graded(
+    entity: Entity, sentence: str, slots: dict[str, str], parts: Sequence[tuple[int, frozenset[str]]]
+) -> Iterator[tuple[str, float]]:
+    """Yield the clauses of a sentence and their factualities, given its values by slot and the parts of its form."""
+    stating = [(end, names) for end, names in parts if fact_slots(names)] or parts[-1:]
+    ends = [end for end, _ in stating[:-1]] + [len(sentence)]
+    start = 0
+    for end, (_, names) in zip(ends, stating, strict=True):
+        end += sentence[end : end + 1] == ","
+        own = {slot: value for slot, value in slots.items() if slot in names or "_" not in slot}
+        yield sentence[start:end].strip(), _rounded_mean(fact_credits(entity, own))
+        start = end
+
+
+def fact_slots(names: Iterable[str]) -> list[str]:
+    """Return the slots whose values are graded."""
+    rules = ((name, name.rpartition("_")[2]) for name in names if "_" in name)
+    return [name for name, rule in rules if rule != "country"]
 
 
 def fact_credits(entity: Entity, slots: dict[str, str]) -> list[float]:
@@ -80,13 +115,27 @@ def readings(kind: str, sentence: str) -> tuple[dict[str, str], ...]:
 
     They are not to be changed: sentences come back, as in answers that are compared with each other, and are read once.
     """
+    return tuple(slots for slots, _ in _readings_with_parts(kind, sentence))
+
+
+def _readings_with_parts(kind: str, sentence: str) -> Iterator[tuple[dict[str, str], list[tuple[int, frozenset[str]]]]]:
+    """Yield the values of a sentence by slot, and of every part of its form its end and its slots, for every match."""
     framed = _FRAME.fullmatch(sentence)
     if framed is None:
-        return ()
+        return
     text = framed["text"]
     fronted = text[0].lower() + text[1:]  # a detail in front may begin with a capital
-    found = (pattern.fullmatch(fronted if front else text) for front, pattern in _patterns(kind))
-    return tuple(match.groupdict() for match in found if match)
+    for front, pattern in _patterns(kind):
+        if match := pattern.fullmatch(fronted if front else text):
+            named = {number: name for name, number in pattern.groupindex.items()}
+            parts: list[tuple[int, frozenset[str]]] = []
+            for number in range(1, pattern.groups + 1):
+                if number in named:  # a slot stands inside the part whose group began before it
+                    end, names = parts.pop()
+                    parts.append((end, names | {named[number]}))
+                else:
+                    parts.append((framed.start("text") + match.end(number), frozenset()))
+            yield match.groupdict(), parts
 
 
 def _closeness(value: str, truth: str, order: tuple[str, ...], cyclic: bool) -> float:
@@ -111,14 +160,14 @@ def _groups() -> dict[str, str]:
 def _patterns(kind: str) -> list[tuple[bool, re.Pattern[str]]]:
     """Return a pattern for every order of the parts of every form, and whether a detail stands in front in it."""
     return [
-        (bool(front), re.compile("".join(f"{_pattern(part)}, " for part in front) + _joined((form.head, *details))))
+        (bool(front), re.compile("".join(f"({_pattern(part)}), " for part in front) + _joined((form.head, *details))))
         for form in forms_of(kind)
         for front, details in form.orders()
     ]
 
 
 def _joined(parts: Sequence[str]) -> str:
-    return ",? ".join(map(_pattern, parts))
+    return ",? ".join(f"({_pattern(part)})" for part in parts)
 
 
 def _pattern(part: str) -> str:

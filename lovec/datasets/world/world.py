@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 
 from lovec.datasets.world.facts import SPLITS, Entity, WorldSpec
-from lovec.datasets.world.grading import factuality, split_sentences
+from lovec.datasets.world.grading import clauses, factuality, split_sentences
 from lovec.datasets.world.text import INSTRUCTION, one_fact_questions, question
 from lovec.datasets.world.things import make_entities
 from lovec.datasets.world.variants import spec_of
@@ -96,6 +96,14 @@ class EmbeddedWorld:
             LovecError: the world has no entity of that name.
         """
         return factuality(self._entity(entity_name), sentence)
+
+    def clauses(self, entity_name: str, sentence: str) -> list[tuple[str, float]]:
+        """Return the clauses of a sentence about an entity, and how true each of them is, in {0, 0.1, ..., 1}.
+
+        Raises:
+            LovecError: the world has no entity of that name.
+        """
+        return clauses(self._entity(entity_name), sentence)
 
     def _entity(self, name: str) -> Entity:
         if name not in self._by_name:

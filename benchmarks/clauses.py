@@ -1,0 +1,164 @@
+"""What clauses hold of the facts that people found in sentences.
+
+    python benchmarks/clauses.py shared/data/factscore_labeled      # -> benchmarks/results/clauses.json
+
+The folder holds FActScore's labelled biographies by ChatGPT, InstructGPT and PerplexityAI (Min et al. 2023), in which
+people wrote down the atomic facts of every sentence and labelled them. A fact belongs to the clause that completes it;
+``lovec.datasets.factscore.fact_places`` says how it is found. The rules of ``lovec/clauses.py`` were written with
+examples from ChatGPT's file in view; the other two were not looked at.
+
+Writes benchmarks/results/clauses.json and a table in docs/spans.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from common import ROOT, page_options, run_for_page, versions_text
+
+from lovec.clauses import spans
+from lovec.datasets.factscore import clause_at, fact_places
+from lovec.datasets.rows import read_rows
+
+RESULTS = ROOT / "benchmarks" / "results" / "clauses.json"
+PAGE = ROOT / "docs" / "spans.md"
+BEGIN, END = "<!-- clauses: written by benchmarks/clauses.py -->", "<!-- /clauses -->"
+FILES = ("ChatGPT", "InstructGPT", "PerplexityAI")
+Facts = Sequence[tuple[tuple[int, int] | None, bool]]
+"""Place of every fact of a sentence, and whether it is true."""
+
+
+def labelled_sentences(path: Path) -> Iterator[tuple[str, Facts]]:
+    """Yield every sentence of a file with its facts that are supported or not; those without such facts are left out.
+
+    Args:
+        path: a labelled file of FActScore.
+    """
+    for _, row in read_rows(path):
+        for annotation in row["annotations"] or ():
+            facts = annotation["human-atomic-facts"] or ()
+            text = annotation["text"].strip()
+            places = fact_places(text, [fact["text"] for fact in facts], row["topic"])
+            labelled = [
+                (place, fact["label"] == "S")
+                for place, fact in zip(places, facts, strict=True)
+                if fact["label"] in ("S", "NS")
+            ]
+            if labelled:
+                yield text, labelled
+
+
+def units_of(facts: Facts, clauses: Sequence[tuple[int, int]]) -> list[list[bool]]:
+    """Return the truths of the facts of every clause."""
+    truths: list[list[bool]] = [[] for _ in clauses]
+    for place, is_true in facts:
+        if place is not None:
+            truths[clause_at(clauses, place)].append(is_true)
+    return truths
+
+
+def described(units: Sequence[Sequence[bool]]) -> dict[str, float]:
+    """Return the number of units, their facts, and how many have facts of both truth values, of those with facts."""
+    held = [truths for truths in units if truths]
+    several = [truths for truths in held if len(truths) > 1]
+    mixed = sum(len(set(truths)) > 1 for truths in held)
+    return {
+        "units": len(units),
+        "with_facts": len(held),
+        "facts": statistics.mean(map(len, held)),
+        "mixed": mixed / len(held),
+        "mixed_of_several": mixed / len(several),
+    }
+
+
+def measured(sentences: Sequence[tuple[str, Facts]], seed: int) -> dict[str, Any]:
+    """Return what sentences and clauses hold of the facts, how facts were found, and what chance would do.
+
+    Args:
+        sentences: sentences with their facts.
+        seed: seed of the division by chance, at as many spaces of each sentence as its clauses have between them.
+    """
+    rng = random.Random(seed)
+    whole: list[list[bool]] = []
+    parts: list[list[bool]] = []
+    chance: list[list[bool]] = []
+    found = inside = total = splits = between = gaps = met = divided = 0
+    for text, facts in sentences:
+        clauses = spans(text)
+        places = [place for place, _ in facts if place is not None]
+        total += len(facts)
+        found += len(places)
+        inside += sum(clauses[clause_at(clauses, place)][0] <= place[0] for place in places)
+        divided += len(clauses) > 1
+        whole.append([is_true for place, is_true in facts if place is not None])
+        parts += units_of(facts, clauses)
+        spaces = [at for at, character in enumerate(text) if character == " "]
+        chance += units_of(facts, divided_at(text, sorted(rng.sample(spaces, len(clauses) - 1))))
+        ends = [end for _, end in clauses[:-1]]
+        splits += len(ends)
+        between += sum(any(p[1] <= end for p in places) and any(p[1] > end for p in places) for end in ends)
+        for first, second in pairwise(sorted({place[1] for place in places})):
+            gaps += 1
+            met += any(first <= end < second for end in ends)
+    return {
+        "sentences": len(sentences),
+        "divided": divided / len(sentences),
+        "facts": total,
+        "found": found / total,
+        "inside": inside / found,
+        "splits": splits,
+        "splits_between_facts": between / splits,
+        "gaps_split": met / gaps,
+        "sentence": described(whole),
+        "clause": described(parts),
+        "chance": described(chance),
+    }
+
+
+def divided_at(text: str, spaces: Sequence[int]) -> list[tuple[int, int]]:
+    """Return the parts of a text between some of its spaces."""
+    return list(zip([0, *(at + 1 for at in spaces)], [*spaces, len(text)], strict=True))
+
+
+def table(results: Mapping[str, Any]) -> str:
+    """Return the table of the page."""
+    lines = [
+        "| Answers of | sentences | with several clauses | facts found | inside one clause | splits between facts "
+        "| facts per sentence | per clause | mixed sentences | mixed clauses | mixed by chance |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    for row in results["rows"]:
+        shares = [_percent(row[name]) for name in ("divided", "found", "inside", "splits_between_facts")]
+        facts = [f"{row[unit]['facts']:.2f}" for unit in ("sentence", "clause")]
+        mixed = [_percent(row[unit]["mixed"]) for unit in ("sentence", "clause", "chance")]
+        lines.append(f"| {' | '.join([row['name'], str(row['sentences']), *shares, *facts, *mixed])} |")
+    lines += ["", f"Shares in percent. Written by `benchmarks/clauses.py`; {versions_text(results)}."]
+    return "\n".join(lines)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f}"
+
+
+def run(flags: argparse.Namespace) -> dict[str, Any]:
+    """Return what was measured, by file."""
+    rows = []
+    for name in FILES:
+        rows.append({"name": name, **measured(list(labelled_sentences(flags.data / f"{name}.jsonl")), flags.seed)})
+    return {"rows": rows}
+
+
+def main() -> None:
+    """Run the benchmark as the command line says."""
+    parser = page_options(str(__doc__), "folder with FActScore's labelled files")
+    run_for_page(parser, run, table, RESULTS, PAGE, (BEGIN, END))
+
+
+if __name__ == "__main__":
+    main()

@@ -11,9 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor
-
 from lovec.datasets.rows import Reading, Row, layout
 from lovec.documents import parts
 from lovec.metrics.spans import (
@@ -119,7 +116,7 @@ def span_scores(record: Record, confidences: Sequence[float | None]) -> SpanScor
     return SpanScores(iou(spans, label_spans), character_correlation(probability, labelled))
 
 
-def _marks(marks: Mapping[str, Any], length: int) -> tuple[Tensor, list[Span]]:
+def _marks(marks: Mapping[str, Any], length: int) -> tuple[list[float], list[Span]]:
     """Return the probability of every character, and the parts that are marked; either follows from the other.
 
     Raises:
@@ -138,9 +135,9 @@ def _marks(marks: Mapping[str, Any], length: int) -> tuple[Tensor, list[Span]]:
     return probability, marked_spans(probability) if spans is None else spans
 
 
-def _confidences(record: Record, probability: Tensor) -> list[float | None]:
+def _confidences(record: Record, probability: Sequence[float]) -> list[float | None]:
     """Return, for every unit, 1 less the largest probability of its characters; None where it is not in the answer."""
-    return [None if place is None else 1 - float(torch.max(probability[slice(*place)])) for place in _places(record)]
+    return [None if place is None else 1 - max(probability[slice(*place)]) for place in _places(record)]
 
 
 def _places(record: Record) -> list[Span | None]:

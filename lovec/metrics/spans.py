@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-import torch
-from torch import Tensor
-
-from lovec.metrics.functional import Values, checked_pair, spearman
 from lovec.settings import check_count, check_range
 from lovec.types import LovecError
+
+if TYPE_CHECKING:
+    from lovec.metrics.functional import Values
 
 Span: TypeAlias = tuple[int, int]
 """Start and end of a part of an answer, in characters; the end is the first character behind it."""
@@ -22,9 +21,7 @@ Span: TypeAlias = tuple[int, int]
 MARKED = 0.5
 """A character counts as marked where its probability is above this."""
 
-_DIGITS = (
-    8  # to which probabilities are rounded before it is asked whether they are all equal, as the task's scorer does
-)
+_DIGITS = 8  # to which the task's scorer rounds before it asks whether all probabilities are equal
 
 
 def iou(marked: Iterable[Span], labelled: Iterable[Span]) -> float:
@@ -57,12 +54,14 @@ def character_correlation(probability: Values, labelled: Values) -> float:
     Raises:
         LovecError: see ``lovec.metrics.functional.checked_pair``.
     """
+    from lovec.metrics.functional import checked_pair, spearman  # with torch, which readers of files do without
+
     pair = checked_pair(probability, labelled)
-    constant = [len(torch.unique((values * 10**_DIGITS).round())) < 2 for values in pair]
+    constant = [len((values * 10**_DIGITS).round().unique()) < 2 for values in pair]
     return float(all(constant)) if any(constant) else float(spearman(*pair))
 
 
-def character_probabilities(spans: Iterable[tuple[int, int, float]], length: int) -> Tensor:
+def character_probabilities(spans: Iterable[tuple[int, int, float]], length: int) -> list[float]:
     """Return the probability of every character of an answer; 0 outside of all spans.
 
     Args:
@@ -70,28 +69,28 @@ def character_probabilities(spans: Iterable[tuple[int, int, float]], length: int
         length: number of characters of the answer.
 
     Returns:
-        [length], float64.
+        ``length`` numbers.
 
     Raises:
         LovecError: a span ends behind the answer, or before it begins, or its probability lies outside [0, 1].
     """
     check_count("length", length, at_least=0)
-    found = torch.zeros(length, dtype=torch.float64)
+    found = [0.0] * length
     for start, end, probability in spans:
         check_span((start, end), length)
         check_range("the probability of a span", probability, at_least=0, at_most=1)
-        found[start:end] = probability
+        found[start:end] = [probability] * (end - start)
     return found
 
 
-def marked_spans(probability: Tensor) -> list[Span]:
+def marked_spans(probability: Iterable[float]) -> list[Span]:
     """Return the longest parts of an answer whose characters all have a probability above ``MARKED``.
 
     Args:
-        probability: of every character, [N].
+        probability: of every character.
     """
     spans, here = [], 0
-    for is_marked, run in groupby((probability > MARKED).tolist()):
+    for is_marked, run in groupby(value > MARKED for value in probability):
         end = here + len(list(run))
         spans += [(here, end)] if is_marked else []
         here = end

@@ -141,21 +141,27 @@ def test_iterative_scores_are_the_most_probable_ones_in_the_right_context(tiny: 
 
 
 @pytest.mark.parametrize("author", ["model", "user"])
-def test_a_text_of_another_turn_is_scored_where_it_is_repeated(llama: Setup, author: Any) -> None:
+def test_a_text_of_another_turn_is_scored_where_it_is_repeated(
+    llama: Setup, author: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     turn = "<|eot_id|><|start_header_id|>{}<|end_header_id|>\n\n"
     assistant, user = map(turn.format, ("assistant", "user"))
-    tagged = IterativeTagger(llama.engine(), llama.encoder, author=author).tag(RECORDS)
+    engine, seen = llama.engine(), []
+    score = engine.score
+    monkeypatch.setattr(engine, "score", lambda ids, choices: (seen.extend(ids), score(ids, choices))[1])
+    tagged = IterativeTagger(engine, llama.encoder, author=author).tag(RECORDS)
     assert tagged[1] == RECORDS[1]
-    for record in (tagged[0], tagged[2], tagged[3]):
+    expected = []
+    for record in tagged:
         texts, scores = [s.text for s in record.sentences], [s.score for s in record.sentences]
         parts = record.question, " ".join(texts), record.question
-        begin = turn.format("system").replace("<|eot_id|>", "<|begin_of_text|>") + "Rate it." + user
+        prompt = turn.format("system").replace("<|eot_id|>", "<|begin_of_text|>") + "Rate it." + user
         if author == "user":
-            prompt = begin + "\n\n".join(parts) + assistant
+            prompt += "\n\n".join(parts) + assistant
         else:
-            prompt = begin + parts[0] + assistant + parts[1] + user + parts[2] + assistant
-        for sentence, context in zip(record.sentences, contexts(prompt, texts, scores, "scores"), strict=True):
-            assert sentence.distribution == pytest.approx([math.exp(p) for p in llama.logps(context)], rel=1e-4)
+            prompt += parts[0] + assistant + parts[1] + user + parts[2] + assistant
+        expected += contexts(prompt, texts, scores, "scores")
+    assert sorted(map(llama.encoder.tokenizer.decode, seen)) == sorted(expected)
 
 
 def test_the_mean_readout_changes_the_confidence_only(llama: Setup) -> None:

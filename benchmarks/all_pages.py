@@ -17,8 +17,10 @@ HERE = Path(__file__).resolve().parent
 
 def scripts() -> list[Path]:
     """Return the benchmarks that have a page."""
-    others = sorted(path for path in HERE.glob("*.py") if path.name != Path(__file__).name)
-    return [path for path in others if '"--page"' in path.read_text(encoding="utf-8")]
+    no_pages = {Path(__file__).name, "common.py"}
+    others = sorted(path for path in HERE.glob("*.py") if path.name not in no_pages)
+    texts = {path: path.read_text(encoding="utf-8") for path in others}
+    return [path for path, text in texts.items() if '"--page"' in text or "page_options(" in text]
 
 
 def main() -> None:

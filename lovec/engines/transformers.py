@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -165,7 +165,8 @@ class TransformersEngine:
             first[text] = min(start, first.get(text, start))
         order = sorted(first)
         found: dict[tuple[int, ...], TokenScores] = {}
-        with self._eval_mode():
+        many = len(order) > self.max_rows  # of fewer, what is done around this tells how far it is
+        with self._eval_mode(), doing("scoring", len(order), "texts") if many else nullcontext() as scoring:
             for begin in range(0, len(order), self.max_rows):
                 chunk = order[begin : begin + self.max_rows]
                 kept = kept or self._empty_rows()
@@ -174,6 +175,8 @@ class TransformersEngine:
                 for text, tokens, choice_logps in zip(chunk, scores, sums, strict=True):
                     self._refuse_nan([*tokens.logps, *choice_logps])
                     found[text] = replace(tokens, choices=tuple(choice_logps))
+                if scoring is not None:
+                    scoring.advance(len(chunk))
         if order:
             self._kept, self._kept_for = kept, weights
         return [

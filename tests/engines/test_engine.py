@@ -29,6 +29,7 @@ from lovec.engines import TransformersEngine
 from lovec.engines.kv import CachedRows
 from lovec.engines.transformers import _draw
 from lovec.policy import checkpoint_activations
+from lovec.progress import status
 from lovec.tiny import build_tiny
 from lovec.types import Completion, Engine, LovecError, Sampling, TokenScores, token_scorer
 
@@ -704,3 +705,21 @@ def test_a_model_that_computes_nan_is_refused(llama: TinyPolicy) -> None:
     ):
         with pytest.raises(LovecError, match=r"the model .*llama computes NaN in float32: .*, or give another dtype"):
             call()
+
+
+def test_scoring_many_texts_says_how_far_it_is(llama: TinyPolicy, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = TransformersEngine(max_rows=2)
+    engine.sync(llama)
+    seen: list[str] = []
+    prefill = engine._prefill
+
+    def noting(*args: Any) -> Any:
+        seen.append(status().split(" texts")[0])
+        return prefill(*args)
+
+    monkeypatch.setattr(engine, "_prefill", noting)
+    engine.score([[7, at] for at in range(5)], [[1], [2]])
+    assert seen == ["scoring 0/5", "scoring 2/5", "scoring 4/5"]
+    seen.clear()
+    engine.score([[7, 1], [7, 2]], [[1], [2]])
+    assert seen == [""]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import shlex
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from lovec.datasets.layouts import read_any
 from lovec.datasets.rows import check_rows
@@ -22,9 +22,11 @@ from lovec.taggers.scoring_check import scoring_difference
 from lovec.taggers.served_confidence import ServedConfidence
 from lovec.taggers.session import adapter_folder, session_provenance
 from lovec.types import (
+    BY_SOURCE,
     CALIBRATION_FILE,
     FREE_FORM,
     ITERATIVE,
+    FittedMode,
     LovecError,
     Mode,
     Oracle,
@@ -103,6 +105,17 @@ class CalibrateSettings:
         return promises(given if isinstance(given, list) else [given], self.promise, self.share)
 
 
+_KINDS: Mapping[str, str] = {
+    ITERATIVE: "given texts (iterative tagging)",
+    FREE_FORM: "answers of the model (free-form tagging)",
+    BY_SOURCE: "given texts with evidence (by source)",
+}
+_NO_RECORDS = (
+    "confidences by knowledge stay as they are: every labelled record has evidence, so its labels are by source",
+    "confidences by source stay as they are: no labelled record has evidence",
+)
+
+
 def run(words: list[str]) -> None:
     """Fit and write the calibration of an adapter.
 
@@ -167,8 +180,13 @@ def _from_answers(parser: SignatureParser, options: Namespace, settings: Calibra
     with session, quiet(), locked(adapter, folder=True), heartbeat("calibrate"):
         kept = _earlier(adapter, session.provenance)
         made: dict[str, Calibration] = {}
-        for mode in (ITERATIVE, FREE_FORM):
-            if (tagged := _tagged(session, records, oracle, mode, settings)) is None:
+        for mode in get_args(FittedMode):
+            own = [record for record in records if session.encoder.has_source(record) == (mode == BY_SOURCE)]
+            if not own and (records or mode == BY_SOURCE):
+                if session.encoder.grounding is not None and mode != FREE_FORM:
+                    remark(_NO_RECORDS[mode == BY_SOURCE])
+                continue
+            if (tagged := _tagged(session, own, oracle, mode, settings)) is None:
                 continue
             try:
                 made[mode], fitted = calibrate(
@@ -183,7 +201,7 @@ def _from_answers(parser: SignatureParser, options: Namespace, settings: Calibra
                     provenance=session.provenance,
                 )
             except LovecError as error:
-                if mode == ITERATIVE:
+                if mode != FREE_FORM:
                     raise
                 theirs = "keep their earlier map" if FREE_FORM in kept else "get the map of given texts"
                 warn(f"answers that the model writes itself {theirs}: {error}")
@@ -333,7 +351,7 @@ def _tagged(
     """Return tagged and labelled records, or None where a mode cannot be labelled."""
     engine, encoder = session.engine, session.encoder
     likelihoods = any(name.startswith("logp") for name in settings.features or ())
-    if mode == ITERATIVE:
+    if mode != FREE_FORM:
         given = [untag(record, encoder.tags)[0].statements() for record in records if record.sentences]
         remark(f"{counted(len(given), 'labelled answer is', 'labelled answers are')} tagged")
         if (found := scoring_difference(engine, encoder, given)) is not None:
@@ -363,5 +381,4 @@ def _tagged(
 
 def _report(mode: str, made: Calibration, fitted: Fitted) -> None:
     """Print what a map does, before and after, and what is promised."""
-    kind = "given texts (iterative tagging)" if mode == ITERATIVE else "answers of the model (free-form tagging)"
-    report(f"{kind}: {made.describe()}", made, fitted, [found.describe() for found in made.guarantees])
+    report(f"{_KINDS[mode]}: {made.describe()}", made, fitted, [found.describe() for found in made.guarantees])

@@ -13,7 +13,7 @@ from lovec import display
 from lovec.clauses import whole_confidence
 from lovec.display import Breaks, sentence_text
 from lovec.taggers.scoring import Tagged
-from lovec.tags import TagFormat, render
+from lovec.tags import SOURCE_WORDS, TagFormat, render
 from lovec.types import Keeps, LovecError, Record, Sentence
 
 
@@ -122,6 +122,8 @@ class Printer:
 def with_tag(sentence: Sentence, tags: TagFormat, stated: bool = False) -> str:
     """Return a sentence and its confidence between the tag words, as ``It rained. <confidence> 0.64 </confidence>``.
 
+    A confidence by source follows, as ``<by_source> 0.90 </by_source>``.
+
     Args:
         sentence: the sentence. There is no tag where it has no confidence, or where its text would break the tag.
         tags: the tag words, and the words of the scale.
@@ -136,4 +138,7 @@ def with_tag(sentence: Sentence, tags: TagFormat, stated: bool = False) -> str:
         return sentence.text
     if stated:
         return tagged
-    return f"{tagged.removesuffix(tags.tag(score))}{tags.open} {display.number(sentence)} {tags.close}"
+    text = f"{tagged.removesuffix(tags.tag(score))}{tags.open} {display.number(sentence)} {tags.close}"
+    if sentence.by_source is None:
+        return text
+    return f"{text} {SOURCE_WORDS[0]} {display.source_number(sentence)} {SOURCE_WORDS[1]}"

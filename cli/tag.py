@@ -28,7 +28,7 @@ from lovec.labelling.stage import manifest_of, read_counts
 from lovec.notices import counted
 from lovec.oracles.chat import address
 from lovec.progress import note
-from lovec.provenance import PROVENANCE, file_digest
+from lovec.provenance import PROVENANCE, digest, file_digest
 from lovec.settings import decisive
 from lovec.taggers import open_session
 from lovec.taggers.scoring import ScoredSentence, Tagged
@@ -47,6 +47,7 @@ from lovec.tagging import (
     about_question,
     check_questions,
     question_notices,
+    read_sources,
 )
 from lovec.tagging.apis import api_provenance
 from lovec.types import CALIBRATION_FILE, FREE_FORM, ITERATIVE, LovecError, Record
@@ -109,10 +110,12 @@ def _documents(options: Any, folder: Path) -> Documents:
         if HubRows.parse(name) is None:
             open_input(path, "a text, or a file with rows").close()
     question = options.question or (about_question(options.about) if options.about else DEFAULT_QUESTION)
-    return Documents(files, question, options.paragraphs, options.asking, not (options.about or options.question))
+    guess = not (options.about or options.question)
+    evidence = () if options.evidence is None else read_sources(options.evidence)
+    return Documents(files, question, options.paragraphs, options.asking, guess, evidence)
 
 
-_LATER = ("doubt", "method", "judge", "base_url", "parameters")
+_LATER = ("evidence", "doubt", "method", "judge", "base_url", "parameters")
 """Options that earlier versions did not have: manifests have them only where they were given."""
 
 
@@ -151,6 +154,7 @@ class TagCommand:
             unit = "question" if options.asking else "sentence"
             raise LovecError(f"there is nothing to tag in {names}; give at least one {unit}")
         check_opening(options)
+        self._check_grounded()
         if options.method is not None:
             check_questions(options.method, silent.records(0), DEFAULT_QUESTION)
         topics = silent.topics()
@@ -194,6 +198,8 @@ class TagCommand:
         tagger.whole = True  # the summary, the printer and the page must know of every sentence
         tagger.keeps(self.mode)  # raises an error before anything is tagged
         remark(tagger.note(self.mode))
+        if self._sourced and isinstance(tagger, TextTagger):
+            remark(tagger.source_note())
         return tagger
 
     def _opened(self) -> DocumentTagger:
@@ -239,6 +245,31 @@ class TagCommand:
                 ServedConfidence.beside(folder, lambda: session_provenance(options)) if applied else ServedConfidence()
             )
             found.keeps(self.mode, None, options.keep_factual)
+
+    def _check_grounded(self) -> None:
+        """Refuse evidence for a model that was not trained with any, before it is loaded.
+
+        Raises:
+            LovecError: so it is.
+        """
+        options = self.options
+        if options.evidence is not None and "grounding" not in session_provenance(options).parts["prompt"]:
+            name = f"the adapter {options.adapter}" if options.adapter else f"the model {options.model}"
+            raise LovecError(
+                f"--evidence is {options.evidence}, and {name} was trained without evidence in its prompts, so it has "
+                "no confidence by source; train one on records with evidence: lovec fit --config sft.yaml "
+                "--model.policy.grounded true (see the page on sources)"
+            )
+
+    @cached_property
+    def _sourced(self) -> bool:
+        """Whether sentences get a confidence by source as well."""
+        options = self.options
+        if options.engine == OPENAI or options.method is not None or options.asking:
+            return False
+        silent = replace(self.documents, on_error=lambda error: None)
+        has_evidence = any(any(text.strip() for text in record.evidence) for record in silent.records(0))
+        return has_evidence and "grounding" in session_provenance(options).parts["prompt"]
 
     @property
     def mode(self) -> str:
@@ -334,10 +365,11 @@ class TagCommand:
         adapter = f", adapter {_last_parts(tagger.adapter)}" if tagger.adapter else ""
         records = list(tagged)  # the summary comes first
         notes = [self.tally.summary(), f"Model: {_last_parts(tagger.model)}{adapter}.", tagger.note(self.mode)]
+        notes += [tagger.source_note()] if self._sourced and isinstance(tagger, TextTagger) else []
         notes += [f"Sentences {limit} are left out."] if limit is not None else []
         share = self.options.keep_factual
         notes += [tagger.served.promise(self.mode, share)] if share is not None else []
-        return display.page("Tagged text", notes, records, tagger.keeps(self.mode))
+        return display.page("Tagged text", notes, records, tagger.keeps(self.mode), self._sourced)
 
     def _continue_jsonl(self) -> None:
         """Tag into a JSONL file, chunk by chunk, from where an earlier run was stopped."""
@@ -404,6 +436,8 @@ class TagCommand:
             settings["adapter"] = provenance.parts["adapter"].get("weights")
             settings[PROVENANCE] = provenance.to_dict()
             settings["scoring"] = provenance.parts["computing"]["scoring"]  # manifests before provenance had it
+        if options["evidence"] is not None:
+            settings["evidence"] = digest(list(self.documents.evidence))
         settings["question"] = None if options["asking"] else self.documents.question
         if topics := self.documents.topics():
             settings["topics"] = [topic for topic, _ in topics.values()]

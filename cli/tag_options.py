@@ -37,6 +37,9 @@ class TagSettings:
         ask_file: JSONL, JSON, CSV or Parquet with questions for the model to answer.
         about: the text tells what one knows about this name: the paper's question.
         question: the question that the text answers, in other words.
+        evidence: a file of text, Markdown or HTML, or a folder of such files, that the sentences are compared with: an
+            adapter trained with policy.grounded says of each how well this supports it, and how sure it is without it.
+            Rows with evidence of their own keep it. null compares with the evidence of rows only.
         format: format of the output; None goes by the ending of --out, and is text without one.
         out: file to write; a JSONL file is continued after a kill.
         doubt: show only the sentences with a confidence below this one, such as 0.5, or without one, each with its
@@ -48,6 +51,7 @@ class TagSettings:
     ask_file: Annotated[str | None, ELSEWHERE] = None
     about: Annotated[str | None, ELSEWHERE] = None
     question: Annotated[str | None, ELSEWHERE] = None
+    evidence: Annotated[str | None, ELSEWHERE] = None
     format: Annotated[Literal["text", "jsonl", "html"] | None, NO_EFFECT] = None
     out: Annotated[Path | None, NO_EFFECT] = None
     doubt: float | None = None
@@ -128,6 +132,8 @@ def checked(options: Any) -> Any:
         raise UsageError(
             "--ask and --ask_file have the model write; they take no FILE, --about, --question or --paragraphs"
         )
+    if options.evidence is not None:
+        _check_evidence(options)
     check_engine_options(options)
     if options.engine == OPENAI:
         _check_api(options)
@@ -225,6 +231,22 @@ def _check_api(options: Any) -> None:
         raise UsageError(f"{error} (--ask)" if options.method is None else str(error)) from None
 
 
+def _check_evidence(options: Any) -> None:
+    """Refuse what does not go together with evidence.
+
+    Raises:
+        UsageError: so it is.
+    """
+    if options.asking:
+        raise UsageError("--evidence is compared with given texts; have the question answered first, and tag that file")
+    for name, others in (("engine", (OPENAI,)), ("method", (options.method,))):
+        if options[name] is not None and options[name] in others:
+            raise UsageError(
+                f"--evidence is for an adapter trained with policy.grounded, which --{name} {options[name]} does not "
+                "use; leave one of them out"
+            )
+
+
 def _check_method(options: Any) -> None:
     """Refuse what does not go together with a method.
 
@@ -251,4 +273,5 @@ def _check_method(options: Any) -> None:
 def inputs(options: Any) -> list[str | None]:
     """Return the files and folders that the command reads."""
     stdin = [] if options.asking or (options.files and "-" not in options.files) else ["/dev/stdin"]
-    return [*options.files, *stdin, options.ask_file, options.model, options.adapter, options.chat_template]
+    read = options.ask_file, options.evidence, options.model, options.adapter, options.chat_template
+    return [*options.files, *stdin, *read]

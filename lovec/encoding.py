@@ -15,6 +15,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -23,7 +24,7 @@ from lovec.chats import SLOT, AnswerPlace, Refused, render
 from lovec.prompts import prompt
 from lovec.settings import checked
 from lovec.tags import DEFAULT_TAGS, TagFormat
-from lovec.types import MOST_WATCHED, LovecError, Scale
+from lovec.types import MOST_WATCHED, LovecError, Record, Scale
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -41,6 +42,9 @@ Author: TypeAlias = Literal["model", "user"]
 
 QUESTION = "In a paragraph, could you tell me what you know about {entity}?"
 """The paper's question prompt (its case studies)."""
+
+EVIDENCE = "{evidence}"
+"""Stands for the source in the text of a ``Grounding``."""
 
 _HALF_CHARACTER = re.compile("\ufffd{1,3}$")  # one for a part of a character, or one for each of its bytes
 
@@ -64,6 +68,35 @@ def default_instruction(tags: TagFormat) -> str:
         close=tags.close,
         kind=f"a number from 0 to {scale.top}" if scale.is_numeric else f"one of {', '.join(words)}",
     )
+
+
+def default_grounding(tags: TagFormat) -> str:
+    """Return the text that puts a source into a prompt, for these tags: ours.
+
+    Args:
+        tags: the tag words and the scale.
+    """
+    return prompt("grounded").replace("{lowest}", tags.scale.words[0]).replace("{highest}", tags.scale.words[-1])
+
+
+@dataclass(frozen=True)
+class Grounding:
+    """How the source of a record is put into its prompt, after the question.
+
+    Attributes:
+        text: what follows the question; ``{evidence}`` in it stands for the source.
+        tokens: the most tokens of the source.
+
+    Raises:
+        LovecError: ``{evidence}`` is not in the text, or is in it more than once.
+    """
+
+    text: str
+    tokens: int
+
+    def __post_init__(self) -> None:
+        if (times := self.text.count(EVIDENCE)) != 1:
+            raise LovecError(f"the text around a source has {EVIDENCE} {times} times, expected once; correct it")
 
 
 INSTRUCTION = default_instruction(DEFAULT_TAGS)
@@ -135,6 +168,9 @@ class Encoder:
         LovecError: the tokenizer has no chat template, does not reproduce the tags when it decodes them, renders what
             is between question and answer differently once the answer follows, or has no token that ends a turn.
     """
+
+    grounding: Grounding | None = None
+    """How sources are put into prompts; None where they are not, see ``lovec.grounding``."""
 
     def __init__(
         self,
@@ -231,6 +267,40 @@ class Encoder:
             instruct: whether the prompt contains the instruction; False asks for a plain answer without tags.
         """
         return list(self._prompt(question, instruct))
+
+    def record_prompt(self, record: Record, answered: bool = True) -> list[int]:
+        """Return the ids of the prompt for a record: that of its question, or of its question and its source.
+
+        Args:
+            record: the record.
+            answered: whether the answer is that of the record, so that a long source may be cut by its sentences.
+        """
+        return self.prompt(record.question)
+
+    def has_source(self, record: Record) -> bool:
+        """Return whether the prompt of a record has its evidence in it."""
+        return self.grounding is not None and any(text.strip() for text in record.evidence)
+
+    def source_pieces(self, text: str) -> list[int]:
+        """Return the ids of a source: added tokens and tag words in it are encoded character by character."""
+        return self._controls.characters_of(text)
+
+    def source_prompt(self, question: str, before: str, source: str, after: str) -> list[int]:
+        """Return the ids of a prompt whose question is followed by a source; the source is encoded by itself.
+
+        Args:
+            question: the user turn.
+            before: text between the question and the source.
+            source: foreign text.
+            after: text behind the source.
+        """
+        hole = _unused_character([question, before, after, self.instruction])
+        messages = self._messages(f"{question}{before}{hole}{after}", self.instruction)
+        return self._without_second_bos(self._render_quoted(messages, True, (hole, self.source_pieces(source))))
+
+    def within(self, context: int | None) -> Encoder:
+        """Return this encoder for a context of so many tokens; None for no limit."""
+        return self
 
     def dialogue(self, turns: Sequence[tuple[str, str]]) -> list[int]:
         """Return the ids of a conversation, with exactly one BOS and the instruction, up to the next answer.
@@ -336,6 +406,9 @@ class Encoder:
             ids = self._render_quoted(messages, add_generation_prompt)
         else:
             ids = self._controls.read(self._rendered(messages, add_generation_prompt))
+        return self._without_second_bos(ids)
+
+    def _without_second_bos(self, ids: list[int]) -> list[int]:
         bos = self.tokenizer.bos_token_id
         while bos is not None and list(ids[:2]) == [bos, bos]:  # the template and the tokenizer each wrote one
             ids = ids[1:]
@@ -344,34 +417,46 @@ class Encoder:
     def _rendered(self, messages: list[dict[str, str]], add_generation_prompt: bool) -> str:
         return render(self.tokenizer, messages, add_generation_prompt, self.place.opening * add_generation_prompt)
 
-    def _render_quoted(self, messages: list[dict[str, str]], add_generation_prompt: bool) -> list[int]:
+    def _render_quoted(
+        self, messages: list[dict[str, str]], add_generation_prompt: bool, given: tuple[str, list[int]] = ("", [])
+    ) -> list[int]:
         """Return the ids of a conversation whose texts contain special tokens, which become plain characters.
 
         While the template is rendered, a slot stands for each of them. All other characters are encoded where the
         template puts them.
-        """
-        texts = "".join(message["content"] for message in messages)
-        characters = map(chr, chain(range(0xE000, 0xF900), range(0xF0000, 0xFFFFE)))  # for private use
-        slot = next((character for character in characters if character not in texts), None)
-        if slot is None:
-            raise LovecError("a text contains every character for private use, expected text; leave it out")
-        quoted: list[str] = []
 
-        def replaced(text: str) -> str:
-            quoted.append(text)
+        Args:
+            messages: the conversation.
+            add_generation_prompt: whether the beginning of an answer follows.
+            given: a character of one of the texts, and the ids that take its place.
+        """
+        slot = _unused_character(message["content"] for message in messages)
+        quoted: list[list[int]] = []
+
+        def placed(ids: list[int]) -> str:
+            quoted.append(ids)
             return f"{slot}{len(quoted) - 1}{slot}"
 
-        slots = [{**message, "content": self._controls.replaced(message["content"], replaced)} for message in messages]
+        def replaced(text: str) -> str:
+            return placed(self._controls.plain(text))
+
+        slots = []
+        for message in messages:
+            before, hole, after = message["content"].partition(given[0] or slot)
+            content = self._controls.replaced(before, replaced)
+            if hole:
+                content += placed(given[1]) + self._controls.replaced(after, replaced)
+            slots.append({**message, "content": content})
         rendered = self._rendered(slots, add_generation_prompt)
         parts = rendered.split(slot)  # text, number of a slot, text, ...
         if set(parts[1::2]) != set(map(str, range(len(quoted)))):
             raise LovecError(
-                "a text contains special tokens of the model, and the chat template changes or drops texts, so that "
-                "they cannot be encoded as plain characters; remove them from the text"
+                "a text contains special tokens of the model, or a source, and the chat template changes or drops "
+                "texts, so that they cannot be encoded as plain characters; remove them from the text"
             )
         ids: list[int] = []
         for at, part in enumerate(parts):
-            ids += self._controls.plain(quoted[int(part)]) if at % 2 else self._controls.read(part)
+            ids += quoted[int(part)] if at % 2 else self._controls.read(part)
         return ids
 
     def _template_ids(self) -> list[int]:
@@ -397,6 +482,20 @@ class Encoder:
         return int(end)
 
 
+def _unused_character(texts: Iterable[str]) -> str:
+    """Return a character for private use that is in none of the texts.
+
+    Raises:
+        LovecError: there is none.
+    """
+    used = set().union(*texts)
+    characters = map(chr, chain(range(0xE000, 0xF900), range(0xF0000, 0xFFFFE)))
+    found = next((character for character in characters if character not in used), None)
+    if found is None:
+        raise LovecError("a text contains every character for private use, expected text; leave it out")
+    return found
+
+
 class _ControlTokens:
     """The special tokens of a tokenizer, and encoding text with or without them.
 
@@ -411,6 +510,11 @@ class _ControlTokens:
         self._tokenizer = tokenizer
         self._added = {i: str(token) for i, token in tokenizer.added_tokens_decoder.items()}
         self._tag_words = (tags.open, tags.close)
+        listed = {
+            i: token for i, token in self._added.items() if len(token.strip()) > 1 and i != tokenizer.unk_token_id
+        }
+        words = sorted({*self._tag_words, *listed.values()}, key=len, reverse=True)
+        self._listed, self._foreign = set(listed), re.compile(f"({'|'.join(map(re.escape, words))})")
         self._ids: set[int] = set()
         special = [i for i, token in tokenizer.added_tokens_decoder.items() if token.special]
         self._words: re.Pattern[str] = re.compile("(?!)")
@@ -443,6 +547,19 @@ class _ControlTokens:
         cuts = [0, *(match.start() + 1 for match in self._words.finditer(text)), len(text)]
         # What is not marked as special is still read as one token: it is cut behind its first character.
         return [i for start, end in pairwise(cuts) for i in self._split(text[start:end])]
+
+    def characters_of(self, text: str) -> list[int]:
+        """Return the ids of a text whose tag words, and added tokens of any kind, are encoded character by character.
+
+        So no tag is there as it is in answers, whether a tag word is one token of the model or several.
+        """
+        ids: list[int] = []
+        for at, part in enumerate(self._foreign.split(text)):
+            found = self.plain(part)
+            if at % 2 or not self._listed.isdisjoint(found):  # a tokenizer may know other spellings of its tokens
+                found = [i for character in part for i in self._split(character)]
+            ids += found
+        return ids
 
     def replaced(self, text: str, replace: Callable[[str], str]) -> str:
         """Return a text with every control token in it replaced; all of it if they cannot be told apart."""

@@ -16,6 +16,7 @@ from lovec.calibration import Calibration, read_calibrations, weights_digest, wr
 from lovec.encoding import Encoder
 from lovec.files import atomic_folder, check_output, check_unused
 from lovec.gguf import is_gguf
+from lovec.grounding import encoder_of
 from lovec.hub import ADAPTER_FILES, HubName
 from lovec.imports import without_progress_bars
 from lovec.models import resolve_model
@@ -187,7 +188,7 @@ def _what_merging_changed(source: ExportSource, merged: Path) -> str:
 
 def _describe(source: ExportSource, folder: Path, out: Path, tokenizer: Any, metrics: str, merged: bool) -> None:
     """Write the card, the settings of prompts and tags, the calibrations and the recipe beside the weights."""
-    encoder = Encoder(tokenizer, *_prompting(source))
+    encoder = encoder_of(tokenizer, *_prompting(source))
     quantization = None if merged else trained_quantization(str(source.adapter))
     base: dict[str, str] = {"quantization": quantization} if quantization else {}
     if not merged and (quantization or is_gguf(source.base_for_others)):

@@ -226,6 +226,7 @@ def provenance_of(
     scoring: str,
     chat_template: str | None = None,
     quantization: str | None = None,
+    grounding: Mapping[str, Any] | None = None,
 ) -> Provenance:
     """Return what decides the scores of a model, from its files.
 
@@ -238,12 +239,13 @@ def provenance_of(
         scoring: what is scored at a tag, see ``lovec.encoding.Encoder``.
         chat_template: Jinja file in place of the tokenizer's template.
         quantization: how the base model is quantised when it is loaded.
+        grounding: how evidence is put into prompts; None where it is not.
 
     Raises:
         LovecError: a file is broken, or there is no such template.
     """
     known = {"name": _last(name) if os.path.isabs(name) else name}
-    prompt = prompt_settings(instruction, tags)
+    prompt = prompt_settings(instruction, tags, grounding)
     config = None if base is None else _object(base / "config.json")
     if base is not None and config is not None:
         settings = _object(base / "tokenizer_config.json") or {}
@@ -265,9 +267,16 @@ def provenance_of(
     return Provenance({"base": known, "adapter": options, "prompt": prompt, "computing": computing})
 
 
-def prompt_settings(instruction: str, tags: TagFormat) -> dict[str, Any]:
-    """Return how a model is asked for confidences, as plain values."""
-    return {"instruction": instruction, "tag_words": [tags.open, tags.close], "scale": list(tags.scale.words)}
+def prompt_settings(instruction: str, tags: TagFormat, grounding: Json | None = None) -> dict[str, Any]:
+    """Return how a model is asked for confidences, as plain values; without evidence in prompts nothing is said of it.
+
+    Args:
+        instruction: system prompt in effect.
+        tags: tag words and scale in effect.
+        grounding: how evidence is put into prompts; None where it is not.
+    """
+    asked = {"instruction": instruction, "tag_words": [tags.open, tags.close], "scale": list(tags.scale.words)}
+    return asked if grounding is None else {**asked, "grounding": dict(grounding)}
 
 
 def adapter_options(adapter: Path) -> dict[str, Any]:

@@ -67,6 +67,17 @@ DEFAULT_TAGS = TagFormat()
 """``<confidence> X </confidence>`` with X from 0 to 10, as in the paper."""
 
 
+SOURCE_WORDS = ("<by_source>", "</by_source>")
+"""The words around a confidence by source, which ``lovec tag`` prints behind the other one; no model writes them."""
+
+_BY_SOURCE = re.compile(rf" ?{SOURCE_WORDS[0]} (?:-|[01]\.\d\d) {SOURCE_WORDS[1]}")
+
+
+def without_source_tags(text: str) -> str:
+    """Return a text without the confidences by source that ``lovec tag`` prints."""
+    return _BY_SOURCE.sub("", text)
+
+
 @dataclass(frozen=True, slots=True)
 class TaggedSentence:
     """One span of a text that ends in a tag, well-formed or not.

@@ -159,6 +159,8 @@ class Sentence:
             "capital: FR" of cities that answers place in France; None where it is not known.
         part_of: where it is a clause, the place of its sentence among the sentences of the answer, from 0; None where
             it is a whole sentence.
+        by_source: what the model says of how well the evidence of the record supports it, in [0, 1], where
+            ``confidence`` is what it says without the evidence; None where it was not asked for both.
     """
 
     text: str
@@ -171,6 +173,7 @@ class Sentence:
     kind: PartKind = STATEMENT
     claim: str | None = None
     part_of: int | None = None
+    by_source: float | None = None
 
     @property
     def is_statement(self) -> bool:
@@ -190,7 +193,7 @@ class Record:
     Attributes:
         id: names the record; unique within a file.
         question: the user turn, without the instruction.
-        evidence: texts an oracle may judge by.
+        evidence: texts an oracle may judge by, and that stand in the prompt of a model with ``policy.grounded``.
         answer: the raw text the model wrote ("" before there is one).
         sentences: the answer, sentence by sentence.
         meta: anything else; ``meta["domain"]`` groups rows of the result table.
@@ -530,6 +533,11 @@ ITERATIVE: Mode = "iterative"
 FREE_FORM: Mode = "free-form"
 MODES = (ITERATIVE, FREE_FORM)
 """Ways to tag: "iterative" scores a given text sentence by sentence, "free-form" writes text and scores together."""
+
+FittedMode: TypeAlias = Literal["iterative", "free-form", "by source"]
+"""What a calibration is fitted to: confidences of a way to tag, or those by the source of given texts."""
+
+BY_SOURCE: FittedMode = "by source"
 
 Kind: TypeAlias = Literal["method", "baseline", "constant", "recalibrated", "hybrid", "ablation", "variation"]
 """What a row of results measures: a trained method, a baseline, the best constant score, a method's confidences after

@@ -9,7 +9,7 @@ from dataclasses import replace
 from lovec.clauses import CONFIDENCES, in_clauses
 from lovec.documents import kept_blocks, kind_of, parts, readable
 from lovec.sentences import spans, split_sentences
-from lovec.tags import DEFAULT_TAGS, TagFormat, parse, strip
+from lovec.tags import DEFAULT_TAGS, TagFormat, parse, strip, without_source_tags
 from lovec.thoughts import thought_length
 from lovec.types import Record, Sentence, Unit
 
@@ -23,13 +23,14 @@ def untag(
     """Return a record whose answer and sentences hold no tags, and the number of sentences whose tag was read.
 
     A record without sentences gets those that its tags mark: a tag ends a sentence, and what has no valid tag is split.
-    The score of a valid tag becomes the score of its sentence. A record without any tag word is returned as it is.
+    The score of a valid tag becomes the score of its sentence. Confidences by source are removed, too.
 
     Args:
         record: given or generated text.
         tags: the tag words and the scale.
         split: returns the sentences of a text without tags.
     """
+    record = replace(record, answer=without_source_tags(record.answer))
     texts = [record.answer, *(sentence.text for sentence in record.sentences)]
     if not any(tags.open in text or tags.close in text for text in texts):
         return record, 0

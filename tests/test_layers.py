@@ -25,7 +25,7 @@ LAYERS: dict[str, str] = {
     "tools": "abstentions clauses documents encoding choices written calls devices files hub imports notices "
     "progress provenance randomness signals templates",
     "models and files": "policy engines embedding reply_scoring untag datasets display results tiny gguf calibration",
-    "names of models": "models",
+    "names of models": "models grounding",
     "confidences and labels": "oracles taggers baselines",
     "data and tests": "datamodules teachers evaluation tagging exporting uploading",
     "training and serving": "callbacks labelling serving",

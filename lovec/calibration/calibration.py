@@ -36,7 +36,7 @@ from lovec.plain import (
 )
 from lovec.provenance import Provenance
 from lovec.settings import check_range, checked
-from lovec.types import DEFAULT_SCALE, LovecError, Mode, Promise, Record, Sentence
+from lovec.types import DEFAULT_SCALE, FittedMode, LovecError, Promise, Record, Sentence
 
 VERSIONS = (1, 2)
 """Versions of the file format; the first one does not say what decides the scores."""
@@ -182,7 +182,7 @@ class Calibration(FittedMap):
     readout: Annotated[str | tuple[str, ...], _readout]
     adapter: str
     base: str
-    mode: Mode
+    mode: FittedMode
     levels: Annotated[int, Within(2, 10_000)] = DEFAULT_SCALE.size
     provenance: Provenance | None = None
 
@@ -327,7 +327,7 @@ def calibrate_answers(
     *,
     adapter: str,
     base: str,
-    mode: Mode,
+    mode: FittedMode,
     levels: int,
     readout: str | Sequence[str] = "mean",
     maps: Sequence[str] = ("isotonic", "platt", "beta"),

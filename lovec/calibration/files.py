@@ -7,12 +7,13 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import get_args
 
 from lovec.calibration.calibration import Calibration
 from lovec.files import read_json, write_text
 from lovec.plain import checked_list, checked_object
 from lovec.provenance import Provenance, weights_digest
-from lovec.types import CALIBRATION_FILE, MODES, LovecError
+from lovec.types import CALIBRATION_FILE, FittedMode, LovecError
 
 MOST_BYTES = 8_000_000
 """Largest file that is read."""
@@ -43,7 +44,9 @@ def read_calibrations(folder: str | os.PathLike[str], provenance: Provenance | N
     data = read_json(path, MOST_BYTES, _FIX)
     try:
         listed = checked_list(
-            checked_object(data, "the file", {"calibrations"})["calibrations"], "calibrations", len(MODES)
+            checked_object(data, "the file", {"calibrations"})["calibrations"],
+            "calibrations",
+            len(get_args(FittedMode)),
         )
         made = [Calibration.from_dict(item) for item in listed]
     except LovecError as error:

@@ -123,6 +123,11 @@ class RecordsDataModule(LightningDataModule, CheckedSettings):
         return None
 
     @property
+    def grounding(self) -> str | None:
+        """The text that puts evidence into prompts, with ``{evidence}``; None leaves the choice to the module."""
+        return None
+
+    @property
     def oracle(self) -> Oracle | None:
         """An oracle that can rate any answer to these questions; None if the data have none."""
         return None

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from types import SimpleNamespace
-from typing import Annotated, Any, Literal, TypeAlias, get_args
+from typing import Annotated, Any, Literal, TypeAlias
 
 from lightning.pytorch.trainer.states import TrainerFn
 
@@ -23,13 +24,20 @@ from lovec.imports import without_progress_bars
 from lovec.oracles.world import WorldOracle
 from lovec.progress import note
 from lovec.provenance import text_digest
-from lovec.settings import NO_EFFECT, CountFromZero, PlainWord, Positive, check_choice
+from lovec.settings import NO_EFFECT, CountFromZero, PlainWord, Positive, Share, check_choice
 from lovec.tags import DEFAULT_TAGS
 from lovec.types import Completion, Engine, LovecError, Record, Sampling, Sentence, Unit
 
-TestSet: TypeAlias = Literal["test", "private", "one-fact", "companies"]
+TestSet: TypeAlias = Literal["test", "private", "one-fact", "companies", "articles"]
 
-_WORLD_SPLITS: dict[str, tuple[str, ...]] = {"train": ("train",), "validation": ("dev",), "test": get_args(TestSet)}
+_WORLD_SPLITS: dict[str, tuple[str, ...]] = {
+    "train": ("train",),
+    "validation": ("dev",),
+    "test": ("test", "private", "one-fact", "companies"),
+}
+_ARTICLES = {"validation": "dev articles", "test": "articles"}  # parts of splits whose answers have articles
+_ANSWERED = {"dev articles": "dev", "articles": "test"}  # the splits of the world that these answers are of
+_ARTICLES_DOMAIN = "with a source"
 _MAX_NEW_TOKENS = 224  # the longest answers of the world have about 170 tokens
 _ROWS = 256  # answers that are written together; the model is so small that fewer take longer each
 _SAMPLED, _UNLABELLED = "sampled answers", "answers without labels"  # beside the splits of the world
@@ -53,9 +61,12 @@ class World(RecordsDataModule):
             training, and added to it without labels; null adds none. It needs an objective that learns without labels
             from some answers, such as ``lovec.modules.Distil``.
         test_sets: the splits of the world that the test split has: some of test (in-domain), private (other questions),
-            one-fact and companies (out-of-domain); null is all of them.
+            one-fact and companies (out-of-domain), and articles, the questions of test with an article about the thing
+            as evidence (with a source); null is all of them, with articles where ``articles`` is above 0.
         unit: what has a label and gets a confidence: a sentence, or each of its clauses, which are the parts of its
-            form. No oracle can then judge answers that a model tags itself.
+            form. No oracle can then judge answers that a model tags itself, and there are no articles.
+        articles: share of training answers that get an article as evidence, and what it supports as their labels. The
+            articles leave facts out and alter others. Validation then has articles, too.
         **kwargs: ``batch_size``, ``eval_batch_size`` and ``seed`` (also of the answers and wrong scores) of the
             datamodule.
     """
@@ -70,6 +81,7 @@ class World(RecordsDataModule):
         unlabelled: PlainWord | None = None,
         test_sets: Annotated[list[PlainWord] | None, NO_EFFECT] = None,
         unit: Unit = "sentence",
+        articles: Share = 0.0,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -86,6 +98,9 @@ class World(RecordsDataModule):
             check_choice("--data.test_sets", name, TestSet)
         self.test_sets = test_sets
         self.unit = unit
+        self.articles = articles
+        if unit == "clause" and (articles or "articles" in (test_sets or ())):
+            raise LovecError("--data.unit clause has no labels by an article, expected sentences; leave articles out")
         self._world: EmbeddedWorld | None = None
 
     @property
@@ -106,6 +121,11 @@ class World(RecordsDataModule):
         return self.world.instruction
 
     @property
+    def grounding(self) -> str:
+        """The text that puts an article into a prompt."""
+        return self.world.grounding
+
+    @property
     def oracle(self) -> WorldOracle | None:
         """The exact oracle, which can rate any sentence about the world; None for clauses."""
         return WorldOracle(self.world) if self.unit == "sentence" else None
@@ -123,7 +143,8 @@ class World(RecordsDataModule):
     def questions(self, split: str) -> list[Record]:
         """Return a question about every entity of a split; this needs no model."""
         world = self._world or EmbeddedWorld(self.variant)
-        return [record for part in self._parts(split) for record in world.questions(part)]
+        asked = {part: world.questions(_ANSWERED.get(part, part)) for part in self._parts(split)}
+        return [record for part, records in asked.items() for record in _part_of(world, part, records)]
 
     def prepare_data(self) -> None:
         """Build the world and write the answers of its model, unless the cache has them.
@@ -159,9 +180,12 @@ class World(RecordsDataModule):
         self._prepare(split)
         found = {name: list(read_records(folder / _ANSWERS)) for name, folder in self._folders(split).items()}
         unlabelled = found.pop(_UNLABELLED, [])
-        records = [self._in_units(record) for part in found.values() for record in part]
+        records = [record for part, answers in found.items() for record in _part_of(self.world, part, answers)]
+        records = [self._in_units(record) for record in records]
         if split != "train":
             return records
+        if self.articles:
+            records = [self._with_article(record) for record in records]
         unlabelled = [self._in_units(record) for record in unlabelled]
         return self.training_pairs(_plain(records)) + self.keep_unlabelled(_plain(unlabelled))
 
@@ -180,14 +204,25 @@ class World(RecordsDataModule):
     def _parts(self, split: str) -> Sequence[str]:
         """Return the splits of the world that one of ours consists of."""
         parts = _WORLD_SPLITS[split]
-        return parts if split != "test" or self.test_sets is None else self.test_sets
+        if split == "test" and self.test_sets is not None:
+            return self.test_sets
+        return (*parts, _ARTICLES[split]) if self.articles and split in _ARTICLES else parts
+
+    def _with_article(self, record: Record) -> Record:
+        """Return a training record, or with the probability ``articles`` the same with an article.
+
+        Half of these have an answer that was written from the article: where none is, nothing in the text of an answer
+        would teach to read one.
+        """
+        rng = Random(f"{record.id}/source")
+        return self.world.with_article(record, rng.random() < 0.5) if rng.random() < self.articles else record
 
     def _folders(self, split: str) -> dict[str, Path]:
         """Return the folder of each part of a split's answers, in their order.
 
         Greedy answers depend neither on the seed nor on how others are sampled, so all runs share them.
         """
-        found = {part: self._folder(part) for part in self._parts(split)}
+        found = {part: self._folder(_ANSWERED.get(part, part)) for part in self._parts(split)}
         if split == "train":
             how = [self.samples, self.temperature, self.seed] if self.samples else []
             if self.samples:
@@ -209,7 +244,7 @@ class World(RecordsDataModule):
         if name == _SAMPLED:
             return self._labelled(self._answer(self.questions("train"), *model, sampling))
         if name != _UNLABELLED:
-            return self.greedy_answers(name, *model)
+            return self.greedy_answers(_ANSWERED.get(name, name), *model)
         assert self.unlabelled is not None
         questions = self.world.questions(self.unlabelled)
         records = self._answer(questions, *model, Sampling(_MAX_NEW_TOKENS))
@@ -261,6 +296,20 @@ class World(RecordsDataModule):
         sentences = self.world.split_sentences(answer)
         unfinished = not completion.finished and sentences and not sentences[-1].endswith(".")
         return sentences[:-1] if unfinished else sentences
+
+
+def _part_of(world: EmbeddedWorld, part: str, records: Iterable[Record]) -> Iterable[Record]:
+    """Return the records of a part of a split: with articles, ids and a domain of their own where it is of articles.
+
+    A record whose article would be empty is left out.
+    """
+    if part not in _ANSWERED:
+        return records
+    named = (
+        replace(record, id=f"{record.id}/article", meta={**record.meta, "domain": _ARTICLES_DOMAIN})
+        for record in records
+    )
+    return [record for record in map(world.with_article, named) if record.evidence]
 
 
 def _plain(records: Iterable[Record]) -> list[Record]:

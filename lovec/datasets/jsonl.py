@@ -3,7 +3,8 @@
 A line holds ``{"id", "question", "evidence", "answer", "sentences": [{"text", "factuality", "confidence", "score",
 "distribution"}], "meta"}``; pairs add ``"rejected"``, and sentences scored on another scale than 0..10 their number of
 ``"levels"``, sentences with known log-probabilities of their tokens ``"token_logps"``, parts of the answer that are no
-statements their ``"kind"``, and sentences whose claim is known its name, ``"claim"``. Only ``question`` is required.
+statements their ``"kind"``, sentences whose claim is known its name, ``"claim"``, and those with a confidence by the
+evidence of the record that as well, ``"by_source"``. Only ``question`` is required.
 """
 
 from __future__ import annotations
@@ -283,7 +284,7 @@ def _sentence_to_dict(sentence: Sentence) -> dict[str, Any]:
         del data["levels"]
     if sentence.is_statement:
         del data["kind"]
-    for name in ("claim", "part_of"):
+    for name in ("claim", "part_of", "by_source"):
         if data[name] is None:
             del data[name]
     if sentence.token_logps is None:
@@ -325,6 +326,9 @@ def _sentence_from_dict(data: Any, index: int) -> Sentence:
         _value(data, "factuality", _is_share, expected, place)
     if confidence is not None:
         _value(data, "confidence", _is_share, expected, place)
+    by_source = data.get("by_source")
+    if by_source is not None:
+        _value(data, "by_source", _is_share, expected, place)
     return Sentence(
         text=text.strip(),
         factuality=None if factuality is None else float(factuality),
@@ -336,6 +340,7 @@ def _sentence_from_dict(data: Any, index: int) -> Sentence:
         kind=kind,
         claim=claim,
         part_of=part_of,
+        by_source=None if by_source is None else float(by_source),
     )
 
 

@@ -7,9 +7,11 @@ from lovec.display.marks import (
     Breaks,
     band,
     describe,
+    disagrees,
     number,
     one_line,
     sentence_text,
+    source_number,
     visible,
 )
 from lovec.display.markup import PALETTES, legend_html, notebook_html, page, passage_html, style
@@ -22,6 +24,7 @@ __all__ = [
     "Breaks",
     "band",
     "describe",
+    "disagrees",
     "legend_html",
     "notebook_html",
     "number",
@@ -29,6 +32,7 @@ __all__ = [
     "page",
     "passage_html",
     "sentence_text",
+    "source_number",
     "style",
     "visible",
 ]

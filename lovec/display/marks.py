@@ -26,6 +26,9 @@ BANDS: Mapping[str, str] = {
 TENTHS: Mapping[str, int] = {"low": 3, "middle": 6}
 """The highest tenth of confidence that belongs to a band; "high" has the others."""
 
+DISAGREEMENT = 0.3
+"""Difference between the confidences by source and by knowledge from which they are shown to disagree."""
+
 TERMINAL: Mapping[str, str] = {"low": "underline bright_red", "middle": "yellow", "high": "none", "none": "dim"}
 """Styles of the bands on a terminal, in the syntax of rich."""
 
@@ -48,12 +51,26 @@ def number(sentence: Sentence) -> str:
     return "-" if sentence.confidence is None else f"{sentence.confidence:.2f}"
 
 
+def source_number(sentence: Sentence) -> str:
+    """Return the confidence of a sentence by its source with two decimals; "-" without one."""
+    return "-" if sentence.by_source is None else f"{sentence.by_source:.2f}"
+
+
+def disagrees(sentence: Sentence) -> bool:
+    """Return whether the confidence of a sentence by its source differs by ``DISAGREEMENT`` or more from the other."""
+    if sentence.by_source is None or sentence.confidence is None:
+        return False
+    return abs(sentence.by_source - sentence.confidence) >= DISAGREEMENT
+
+
 def describe(sentence: Sentence) -> str:
     """Return what is known about a sentence in words.
 
     Such as "confidence 0.64, stated score 7 of 10, factuality 1.00"; "no confidence" if nothing is known.
     """
     words = [] if sentence.confidence is None else [f"confidence {number(sentence)}"]
+    if sentence.by_source is not None:
+        words = [f"by source {source_number(sentence)}, by knowledge {number(sentence)}"]
     words += [] if sentence.score is None else [f"stated score {sentence.score} of {sentence.levels - 1}"]
     words += [] if sentence.factuality is None else [f"factuality {sentence.factuality:.2f}"]
     return ", ".join(words) or BANDS["none"]
@@ -103,7 +120,7 @@ def one_line(text: str, longest: int) -> str:
 def sentence_text(sentence: Sentence, tag: str | None = None) -> Text:
     """Return a sentence for a terminal: in the style of its band, followed by its confidence in brackets.
 
-    What is not a statement is plain.
+    What is not a statement is plain. Of a confidence by source both are there, with "!" where they disagree.
 
     Args:
         sentence: the sentence.
@@ -112,4 +129,7 @@ def sentence_text(sentence: Sentence, tag: str | None = None) -> Text:
     if not sentence.is_statement:
         return Text(visible(sentence.text))
     style = TERMINAL[band(sentence.confidence)]
+    if sentence.by_source is not None and tag is None:
+        mark = " !" if disagrees(sentence) else ""
+        tag = f"[by source {source_number(sentence)}, by knowledge {number(sentence)}{mark}]"
     return Text.assemble((visible(sentence.text), style), " ", (tag or f"[{number(sentence)}]", "bold"))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lovec.clauses import sentence_confidences
-from lovec.display.marks import BANDS, Breaks, band, describe, number, visible
+from lovec.display.marks import BANDS, DISAGREEMENT, Breaks, band, describe, disagrees, number, source_number, visible
 from lovec.notices import counted
 from lovec.templates import load_template
 from lovec.types import Keeps, Record, Sentence
@@ -127,12 +127,18 @@ def _whole_sentences(record: Record) -> dict[int, float]:
     return found
 
 
-def legend_html() -> str:
-    """Return the meaning of the marks of `passage_html` as an HTML list."""
-    return str(_macros().legend(BANDS))
+def legend_html(sourced: bool = False) -> str:
+    """Return the meaning of the marks of `passage_html` as an HTML list.
+
+    Args:
+        sourced: whether sentences have a confidence by source, too.
+    """
+    return str(_macros().legend(BANDS, DISAGREEMENT if sourced else None))
 
 
-def page(title: str, notes: Sequence[str], records: Iterable[Record], keeps: Keeps | None = None) -> Iterator[str]:
+def page(
+    title: str, notes: Sequence[str], records: Iterable[Record], keeps: Keeps | None = None, sourced: bool = False
+) -> Iterator[str]:
     """Yield an HTML page of tagged answers piece by piece; the page opens from a file and loads nothing.
 
     Args:
@@ -140,9 +146,10 @@ def page(title: str, notes: Sequence[str], records: Iterable[Record], keeps: Kee
         notes: sentences below the heading, for instance what the confidence is.
         records: tagged answers, which are taken one by one.
         keeps: as for `passage_html`.
+        sourced: as for `legend_html`.
     """
     macros = _macros()
-    yield str(macros.head(title, notes, style(), legend_html()))
+    yield str(macros.head(title, notes, style(), legend_html(sourced)))
     for record in records:
         yield str(macros.article(record, _problems(record), passage_html(record, keeps=keeps)))
     yield "</main>\n</body>\n</html>\n"
@@ -161,7 +168,13 @@ def notebook_html(records: Sequence[Record], notes: Sequence[str] = ()) -> str:
     """
     name = f"lovec-{hashlib.sha256(style().encode()).hexdigest()[:8]}"
     shown = [(record, _problems(record), passage_html(record, _LONGEST)) for record in records[:_MOST_RECORDS]]
-    return str(_macros().notebook(name, style(f".{name}"), notes, legend_html(), shown, len(records) - len(shown)))
+    legend = legend_html(any(map(_is_sourced, records)))
+    return str(_macros().notebook(name, style(f".{name}"), notes, legend, shown, len(records) - len(shown)))
+
+
+def _is_sourced(record: Record) -> bool:
+    """Return whether a sentence of a record has a confidence by source."""
+    return any(sentence.by_source is not None for sentence in record.sentences)
 
 
 def _problems(record: Record) -> list[str]:
@@ -179,5 +192,6 @@ def _declarations(colours: Mapping[str, str]) -> str:
 @cache
 def _macros() -> Any:
     """Return the macros of passages.html.j2, which escape all text in elements and attributes alike."""
-    filters = {"band": band, "number": number, "describe": describe, "visible": visible, "counted": counted}
+    functions = (band, number, source_number, disagrees, describe, visible, counted)
+    filters = {function.__name__: function for function in functions}
     return load_template(_HERE / "passages.html.j2", autoescape=True, filters=filters).module

@@ -16,15 +16,16 @@ from lightning.pytorch.utilities import rank_zero_info
 
 from lovec.baselines import Baseline, BaselineResources, Samples, Wording
 from lovec.datasets.jsonl import record_to_dict, write_records
-from lovec.encoding import Encoder, Scoring
+from lovec.encoding import Encoder, Grounding, Scoring
 from lovec.engines import TransformersEngine
 from lovec.evaluation.evaluator import EvaluationConfig, Evaluator, answered
 from lovec.evaluation.measurement import Measurement, check_method_names
 from lovec.evaluation.processes import barrier, in_data_order, load_policy, raise_on_all_ranks
-from lovec.evaluation.prompting import instruction_of, scoring_of
+from lovec.evaluation.prompting import grounding_of, instruction_of, scoring_of
 from lovec.evaluation.run_folders import UNFINISHED, TestFolder, predictions_file, set_aside
 from lovec.evaluation.stopping import SignalConnector
 from lovec.files import check_writable, same_content
+from lovec.grounding import encoder_of
 from lovec.models import resolve_model
 from lovec.notices import counted
 from lovec.policy import Policy, PolicyConfig, check_adapter, is_adapter, load_stops
@@ -181,8 +182,10 @@ class EvaluationModule(LightningModule, CheckedSettings):
             # The instruction of the data speaks of 0 to 10.
             instruction = getattr(data, "instruction", None) if self.scale == DEFAULT_SCALE else None
             instruction = self._instruction(instruction)
-            stops = load_stops(config)
-            self.encoder = Encoder(self.policy.tokenizer, instruction, self.tags, self._scoring(), stops)
+            grounding = self._grounding(getattr(data, "grounding", None) if self.scale == DEFAULT_SCALE else None)
+            prompting = instruction, self.tags, self._scoring(), grounding
+            encoder = encoder_of(self.policy.tokenizer, *prompting, load_stops(config))
+            self.encoder = encoder.within(self.policy.max_length)
         self.baseline_resources = BaselineResources(
             self.engine,
             self.encoder,
@@ -210,6 +213,11 @@ class EvaluationModule(LightningModule, CheckedSettings):
         if (path := self.trainer.ckpt_path) is not None:
             return scoring_in(read_checkpoint(path).get(FINGERPRINT))
         return scoring_of(self._known_adapters())
+
+    def _grounding(self, of_data: str | None) -> Grounding | None:
+        """Return how evidence is put into prompts; a checkpoint's fingerprint tells its own."""
+        adapters = [] if self.trainer.ckpt_path is not None else self._known_adapters()
+        return grounding_of(adapters, self.policy_config, self.tags, of_data)
 
     def _known_adapters(self) -> list[str]:
         """Return the adapters that training starts from, or that are measured."""
@@ -270,7 +278,8 @@ class EvaluationModule(LightningModule, CheckedSettings):
     def _provenance(self, adapter: str) -> Provenance:
         """Return what decides the scores of the adapter in a folder."""
         config, encoder = replace(self.policy_config, model=self._model), self.encoder
-        return policy_provenance(config, adapter, encoder.instruction, encoder.tags, encoder.scoring)
+        prompting = encoder.instruction, encoder.tags, encoder.scoring, encoder.grounding
+        return policy_provenance(config, adapter, *prompting)
 
     @cached_property
     def base_fingerprint(self) -> Part:

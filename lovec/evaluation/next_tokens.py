@@ -45,7 +45,7 @@ def next_tokens(
     results = []
     for case, record, index in _cases(records):
         steps = [Step(sentence.text) for sentence in record.sentences[: index + 1]]
-        passage = Passage(record.id, encoder.prompt(record.question), steps)
+        passage = Passage(record.id, encoder.record_prompt(record), steps)
         context: list[int] = []
         while (ids := passage.next_context(encoder, history, engine.context_length)) is not None:
             context = ids

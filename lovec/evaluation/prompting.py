@@ -7,7 +7,9 @@ from textwrap import shorten
 
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
-from lovec.encoding import DEFAULT_SCORING, Scoring, default_instruction
+from lovec.encoding import DEFAULT_SCORING, Grounding, Scoring, default_grounding, default_instruction
+from lovec.grounding import DEFAULT_SOURCE_TOKENS
+from lovec.policy import PolicyConfig
 from lovec.taggers.session import adapter_folder, trained_format
 from lovec.tags import TagFormat
 from lovec.types import LovecError
@@ -38,7 +40,7 @@ def instruction_of(
     """
     trained = {path: trained_format(adapter_folder(path)) for path in adapters}
     formats = {path: found for path, found in trained.items() if found is not None}
-    for path, (instruction, its_tags, _) in formats.items():
+    for path, (instruction, its_tags, *_) in formats.items():
         if its_tags != tags:
             _refuse_tags(path, its_tags, training)
         asked = own or (of_data if training else instruction) or default_instruction(tags)
@@ -79,6 +81,38 @@ def scoring_of(adapters: Sequence[str]) -> Scoring:
             "all with --model.policy.scoring"
         )
     return next(iter(found.values()), DEFAULT_SCORING)
+
+
+def grounding_of(
+    adapters: Sequence[str], config: PolicyConfig, tags: TagFormat, of_data: str | None
+) -> Grounding | None:
+    """Return how evidence is put into prompts: as configured, or else as the adapters were trained with.
+
+    Args:
+        adapters: adapters that are trained on or measured, folders or names on the hub.
+        config: the settings of the policy.
+        tags: the tag words and the scale.
+        of_data: the data's own text around evidence; None for none.
+
+    Returns:
+        None where there is no evidence in prompts.
+
+    Raises:
+        LovecError: the adapters were trained with different ones, and the settings do not say which is meant.
+    """
+    formats = {path: trained_format(adapter_folder(path)) for path in adapters}
+    found = {path: saved.grounding for path, saved in formats.items() if saved is not None}
+    if config.grounded is None and len(set(found.values())) > 1:
+        grounded = ", ".join(path for path, grounding in found.items() if grounding is not None)
+        raise LovecError(
+            f"the adapters were trained with different prompts for evidence, with some: {grounded}; measure them one "
+            "by one, or say which is meant for all with --model.policy.grounded"
+        )
+    saved = next(filter(None, found.values()), None)
+    if not (config.grounded or (config.grounded is None and saved)):
+        return None
+    text = config.grounding or (saved.text if saved else of_data or default_grounding(tags))
+    return Grounding(text, config.evidence_tokens or (saved.tokens if saved else DEFAULT_SOURCE_TOKENS))
 
 
 def _refuse_tags(adapter: str, tags: TagFormat, training: bool) -> None:

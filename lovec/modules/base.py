@@ -133,7 +133,7 @@ class PolicyModule(EvaluationModule):
     def tagged(self, row: Record, scores: Sequence[int]) -> TokenSequence:
         """Encode the row's question, and its sentences tagged with ``scores``; a cut answer has no end of turn."""
         completion = self.encoder.completion([s.text for s in row.sentences], scores, row.finished)
-        return TokenSequence(tuple(self.encoder.prompt(row.question)), tuple(completion))
+        return TokenSequence(tuple(self.encoder.record_prompt(row)), tuple(completion))
 
     def token_logps(self, batch: Batch[Any], temperature: float = 1.0) -> Tensor:
         """Compute the log-probability of every completion token, [N, T], 0 where masked."""

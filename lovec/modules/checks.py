@@ -65,7 +65,7 @@ def long_prompts(rows: Sequence[Record], encoder: Encoder, context: float) -> li
     """Return the ids of records whose prompt has at least ``context`` tokens; only those that may have are read."""
     extents = enumerate(extents_of(rows, encoder.tags))
     may = (rows[i] for i, extent in extents if extent.doubtful or encoder.most_tokens(extent.question) >= context)
-    return [row.id for row in may if len(encoder.prompt(row.question)) >= context]
+    return [row.id for row in may if len(encoder.record_prompt(row)) >= context]
 
 
 def long_answers(rows: Sequence[Record], encoder: Encoder, limit: int) -> list[str]:

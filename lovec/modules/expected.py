@@ -112,7 +112,7 @@ class ExpectedReward(ScoreModule):
         passages = []
         for row in rows:
             steps = [Step(sentence.text) for sentence in row.sentences]
-            passages.append(Passage(row.id, self.encoder.prompt(row.question), steps, self._chooser(row)))
+            passages.append(Passage(row.id, self.encoder.record_prompt(row), steps, self._chooser(row)))
         self.engine.sync(self.policy)
         score_passages(self.engine, self.encoder, passages)
         return [self._with_scores(row, passage.chosen) for row, passage in zip(rows, passages, strict=True)]

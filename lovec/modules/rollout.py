@@ -238,7 +238,7 @@ class RolloutModule(PolicyModule):
 
     def _prompts(self, rows: Sequence[Record]) -> list[tuple[Record, list[int]]]:
         """Return the rows with their prompts, without those whose prompt leaves no room for an answer."""
-        prompts = [(row, self.encoder.prompt(row.question)) for row in rows]
+        prompts = [(row, self.encoder.record_prompt(row, answered=False)) for row in rows]
         fitting = [(row, prompt) for row, prompt in prompts if len(prompt) < self.policy.max_length]
         for row, prompt in prompts:
             if len(prompt) >= self.policy.max_length:
@@ -253,7 +253,7 @@ class RolloutModule(PolicyModule):
 
     def check_row(self, row: Record) -> None:
         """Raise a ``LovecError`` for a question that leaves no room for an answer; count those that leave little."""
-        length, limit = len(self.encoder.prompt(row.question)), self.policy.max_length
+        length, limit = len(self.encoder.record_prompt(row, answered=False)), self.policy.max_length
         if length >= limit:
             raise LovecError(
                 f"{row.id}: the prompt has {length} tokens, and policy.max_length or the model's context is {limit}; "

@@ -113,7 +113,7 @@ class ScoreModule(PolicyModule):
             scored, end = len(self.encoder.choices[score]), len(self.encoder.tails[score])
             text_mask[position : position + scored] = [0.0] * scored
             tag_mask[position + scored : position + end] = [float(sentence)] * (end - scored)
-        sequence = TokenSequence(tuple(self.encoder.prompt(row.question)), tuple(completion))
+        sequence = TokenSequence(tuple(self.encoder.record_prompt(row)), tuple(completion))
         branches = _nodes(tuple(map(tuple, self.encoder.choices))) * len(positions)
         return ScoredExample((sequence,), row, positions, targets, text_mask, tag_mask, extra_tokens=branches)
 

@@ -21,10 +21,18 @@ class WorldOracle(Oracle):
     def rate(self, records: Sequence[Record]) -> list[list[float | None]]:
         """Return the factuality of every sentence about the entity ``record.meta["entity"]``, in {0, 0.1, ..., 1}.
 
+        Of a record with evidence, which is an article of the world, it is how well the article supports the sentence.
+
         Raises:
             LovecError: a record names no entity of this world.
         """
-        return [[self.world.grade(_entity_name(record), s.text) for s in record.sentences] for record in records]
+        return [[self._grade(record, sentence.text) for sentence in record.sentences] for record in records]
+
+    def _grade(self, record: Record, sentence: str) -> float:
+        name = _entity_name(record)
+        if record.evidence:
+            return self.world.grade_by_source(name, " ".join(record.evidence), sentence)
+        return self.world.grade(name, sentence)
 
 
 def _entity_name(record: Record) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any, TypeAlias, get_args
 
 import torch
@@ -45,6 +46,9 @@ _ELSEWHERE = (
     "model.policy.instruction",
     "model.policy.tag_words",
     "model.policy.scale",
+    "model.policy.grounded",
+    "model.policy.evidence_tokens",
+    "model.policy.grounding",
     "model.policy.chat_template",
 )  # settings that another part describes by their effect
 _TRAINER = ("trainer.precision",)  # how long, on how many devices and with which logs a run trains may change
@@ -95,7 +99,8 @@ def base_part(name: str, model: Any) -> Part:
 
 def prompt_part(encoder: Encoder) -> Part:
     """Return the part of a fingerprint that describes how a model is prompted."""
-    return prompt_settings(encoder.instruction, encoder.tags) | {
+    grounding = None if encoder.grounding is None else asdict(encoder.grounding)
+    return prompt_settings(encoder.instruction, encoder.tags, grounding) | {
         "chat_template": digest(encoder.tokenizer.chat_template),
         "tokenizer": digest(encoder.tokenizer.get_vocab()),
     }

@@ -55,6 +55,13 @@ class PolicyConfig:
         scoring: what is scored at a tag: exact every score up to the closing tag word, prefix the first tokens that
             tell the scores apart, which costs a small part of it; objectives then learn the closing word as text. null
             is what the adapter was trained with, and prefix for a fresh one.
+        grounded: whether the evidence of a record stands in its prompt, so that confidences say how well it supports a
+            sentence; records without evidence get the plain prompt. null is what the adapter was trained with, and
+            false for a fresh one.
+        evidence_tokens: the most tokens of evidence in a prompt, and never more than half of what the rest of the
+            prompt leaves of the context; longer evidence is cut. null is what the adapter was trained with, or 512.
+        grounding: text behind the question with {evidence} in it; null is what the adapter was trained with, or else
+            the data's own or ours.
         chat_template: Jinja file to use instead of the tokenizer's template.
         trust_remote_code: run code from the model's repository.
         any_base: load adapters that name another base model, too.
@@ -78,6 +85,9 @@ class PolicyConfig:
     tag_words: tuple[PromptText, PromptText] = ("<confidence>", "</confidence>")
     scale: list[PromptText] | None = None
     scoring: Scoring | None = None
+    grounded: bool | None = None
+    evidence_tokens: Count | None = None
+    grounding: PromptText | None = None
     chat_template: str | None = None
     trust_remote_code: TrustRemoteCode = False
     any_base: Annotated[bool, Setting(decides=False, taken="unread")] = False
@@ -86,6 +96,11 @@ class PolicyConfig:
         check_dtype_name(self.dtype)
         if self.quantization not in (None, "nf4"):
             raise LovecError(f"policy.quantization is {self.quantization!r}, expected nf4 or null")
+        if self.grounded is False and (self.evidence_tokens or self.grounding):
+            raise LovecError(
+                "policy.evidence_tokens and policy.grounding are of prompts with evidence, and "
+                "policy.grounded is false; set it to true, or leave them out"
+            )
 
 
 def load_tokenizer(config: PolicyConfig) -> Any:

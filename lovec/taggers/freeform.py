@@ -104,7 +104,7 @@ class FreeFormTagger:
             on_written: called with every sentence long before, once its tag is complete; the sentences of a record come
                 in their order. Not called with text after the last tag.
         """
-        prompts = [self.encoder.prompt(record.question) for record in records]
+        prompts = [self.encoder.record_prompt(record, answered=False) for record in records]
         room = self.engine.context_length
         fitting = [number for number, prompt in enumerate(prompts) if room is None or len(prompt) < room]
         asked = [prompts[number] for number in fitting]

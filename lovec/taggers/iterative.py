@@ -51,6 +51,7 @@ class IterativeTagger:
         author: whose the text is said to be: the prompt already has it, as the model's or as the user's (see
             ``Encoder.prompt_with_text``), and what is scored is its repetition. None has the prompt without it: the
             text is the answer that the model is giving.
+        by_source: the same for records whose prompt has their evidence; None leaves theirs as it was read.
 
     Attributes:
         watch: seconds spent, in the phase "scoring".
@@ -68,14 +69,17 @@ class IterativeTagger:
         likelihoods: bool = False,
         calibration: Calibration | None = None,
         author: Author | None = None,
+        by_source: Calibration | None = None,
     ) -> None:
         self.engine = engine
         self.encoder = encoder
         self.readout: Readout = readout
         self.history: History = history
-        self.likelihoods = likelihoods or (calibration is not None and calibration.needs_token_logps)
+        used = [made for made in (calibration, by_source) if made is not None]
+        self.likelihoods = likelihoods or any(made.needs_token_logps for made in used)
         self.calibration = calibration
         self.author = author
+        self.by_source = by_source
         self.watch = Stopwatch()
 
     def tag(self, records: Sequence[Record]) -> list[Record]:
@@ -110,7 +114,7 @@ class IterativeTagger:
             records: as for ``tag``.
         """
         passages = {
-            number: Passage(record.id, self._prompt(record.question, steps), steps, number=number)
+            number: Passage(record.id, self._prompt(record, steps), steps, number=number)
             for number, record in enumerate(records)
             if (steps := [Step(part.text) for part in record.sentences if part.is_statement])
         }
@@ -123,7 +127,7 @@ class IterativeTagger:
                 if part.is_statement:
                     if scored[number] == len(passages[number].logps):
                         return
-                    sentence = self._scored(part, passages[number], scored[number])
+                    sentence = self._scored(part, passages[number], scored[number], self._calibration(records[number]))
                     scored[number] += 1
                 else:
                     sentence = Sentence(part.text, part.factuality, kind=part.kind)  # nothing of an earlier run
@@ -145,15 +149,18 @@ class IterativeTagger:
                 meta["problems"] = [*meta.get("problems", ()), *problems]
             yield replace(record, sentences=tuple(done[number]), meta=meta)
 
-    def _prompt(self, question: str, steps: Sequence[Step]) -> list[int]:
-        """Return the ids of the prompt for a question and the sentences of its answer."""
+    def _prompt(self, record: Record, steps: Sequence[Step]) -> list[int]:
+        """Return the ids of the prompt for a record with these sentences."""
         if self.author is None:
-            return self.encoder.prompt(question)
-        return self.encoder.prompt_with_text(question, " ".join(step.text for step in steps), self.author)
+            return self.encoder.record_prompt(record)
+        return self.encoder.prompt_with_text(record.question, " ".join(step.text for step in steps), self.author)
 
-    def _scored(self, sentence: Sentence, passage: Passage, at: int) -> Sentence:
+    def _calibration(self, record: Record) -> Calibration | None:
+        return self.by_source if self.encoder.has_source(record) else self.calibration
+
+    def _scored(self, sentence: Sentence, passage: Passage, at: int, calibration: Calibration | None) -> Sentence:
         """Return a sentence with what a step of its passage says of it."""
         logps = passage.logps[at]
         score = None if logps is None else most_probable(logps)
         scale, token_logps = self.encoder.scale, passage.token_logps[at]
-        return read_out(sentence, score, logps, token_logps, scale, self.readout, self.calibration)
+        return read_out(sentence, score, logps, token_logps, scale, self.readout, calibration)

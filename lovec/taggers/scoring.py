@@ -375,5 +375,5 @@ def read_out(
     else:
         confidence = None if readout == "mean" or score is None else scale.confidence(score)
         sentence = replace(sentence, score=score, confidence=confidence, distribution=None, levels=scale.size)
-    sentence = replace(sentence, token_logps=token_logps)
+    sentence = replace(sentence, token_logps=token_logps, by_source=None)  # that of an earlier run
     return sentence if calibration is None else replace(sentence, confidence=calibration.confidence(sentence))

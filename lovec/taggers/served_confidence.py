@@ -9,7 +9,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lovec.notices import listed
-from lovec.types import CALIBRATION_FILE, FREE_FORM, ITERATIVE, Keeps, LovecError, Mode, Record, Scale, Sentence
+from lovec.types import (
+    BY_SOURCE,
+    CALIBRATION_FILE,
+    FREE_FORM,
+    ITERATIVE,
+    Keeps,
+    LovecError,
+    Mode,
+    Record,
+    Scale,
+    Sentence,
+)
 
 if TYPE_CHECKING:
     from lovec.calibration import Calibration, Guarantee
@@ -42,7 +53,8 @@ class ServedConfidence:
 
     Attributes:
         calibrations: by the mode of tagging that they were fitted to, "iterative" or "free-form". A mode without one
-            takes that of the other; without any, the confidence stays as the tagger has read it.
+            takes that of the other; without any, the confidence stays as the tagger has read it. "by source" is that of
+            records whose prompt has their evidence; nothing takes its place.
         kinds: the guarantees for each kind of questions by itself, by the kind; of free-form tagging.
     """
 
@@ -112,6 +124,8 @@ class ServedConfidence:
 
     def calibration(self, mode: str) -> Calibration | None:
         """Return the calibration for a mode of tagging; None without any."""
+        if mode == BY_SOURCE:
+            return self.calibrations.get(mode)
         other = FREE_FORM if mode == ITERATIVE else ITERATIVE
         return self.calibrations.get(mode) or self.calibrations.get(other)
 
@@ -132,6 +146,8 @@ class ServedConfidence:
 
     def record(self, record: Record, mode: str) -> Record:
         """Return a tagged record with the confidences that users get."""
+        if record.evidence and BY_SOURCE in self.calibrations:
+            mode = BY_SOURCE
         if self.calibration(mode) is None:
             return record
         return replace(record, sentences=tuple(self.sentence(sentence, mode) for sentence in record.sentences))

@@ -7,13 +7,14 @@ import os
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Protocol, get_args, runtime_checkable
 
 from lovec.devices import check_engine_name, device_of
-from lovec.encoding import DEFAULT_SCORING, Encoder, Scoring, default_instruction
+from lovec.encoding import DEFAULT_SCORING, EVIDENCE, Encoder, Grounding, Scoring, default_instruction
+from lovec.grounding import encoder_of
 from lovec.hub import SETTINGS, stored_model
 from lovec.hub import adapter_folder as adapter_folder
 from lovec.imports import gc_paused
@@ -190,13 +191,14 @@ def open_session(
         if quantization == "nf4":
             raise LovecError("quantization is of the transformers engine; other engines load models as they are stored")
         # First, because it may refuse the tokenizer.
-        encoder = Encoder(load_tokenizer(config), *prompting, load_stops(config))
+        encoder = encoder_of(load_tokenizer(config), *prompting, load_stops(config))
         running.open(config.model, config.adapter)
+        encoder = encoder.within(running.context_length)
         served, provenance = early or chosen.deployed(raw)
         return Session(running, encoder, chosen.name, config.adapter, None, served, provenance, of_world)
     place = device_of(device)
     policy = Policy(config, reference=False, trained=False).eval()
-    encoder = Encoder(policy.tokenizer, *prompting, load_stops(config))
+    encoder = encoder_of(policy.tokenizer, *prompting, load_stops(config)).within(policy.max_length)
     policy.to(place)
     running.sync(policy)
     served, provenance = early or chosen.deployed(raw)
@@ -286,6 +288,7 @@ def policy_provenance(
     instruction: str,
     tags: TagFormat,
     scoring: Scoring,
+    grounding: Grounding | None = None,
     name: str | None = None,
 ) -> Provenance:
     """Return what decides the scores of a policy, as far as its files are on this machine.
@@ -296,6 +299,7 @@ def policy_provenance(
         instruction: system prompt in effect.
         tags: tag words and scale in effect.
         scoring: what is scored at a tag.
+        grounding: how evidence is put into prompts; None where it is not.
         name: name of the base model in messages; None takes that of the config.
     """
     return provenance_of(
@@ -307,21 +311,24 @@ def policy_provenance(
         scoring,
         config.chat_template,
         config.quantization,
+        None if grounding is None else asdict(grounding),
     )
 
 
 class PromptFormat(NamedTuple):
-    """How a model is prompted for confidences, in the order of the arguments of ``Encoder``.
+    """How a model is prompted for confidences, in the order of the arguments of ``lovec.grounding.encoder_of``.
 
     Attributes:
         instruction: system prompt that asks for tags.
         tags: the tag words and the scale.
         scoring: what is scored at a tag.
+        grounding: how evidence is put into prompts; None where it is not.
     """
 
     instruction: str
     tags: TagFormat
     scoring: Scoring
+    grounding: Grounding | None = None
 
 
 def prompt_format(
@@ -337,7 +344,8 @@ def prompt_format(
     What is None is read from the ``lovec.json`` beside the adapter, or else beside the model; models of the embedded
     world have an instruction of their own. Where nothing is saved the paper's tag words and scale are used,
     ``default_instruction``, and the first tokens of scores. A saved instruction is not used with a scale other than the
-    saved one. A file that does not say what is scored was written when that was the whole tag ("exact").
+    saved one. A file that does not say what is scored was written when that was the whole tag ("exact"). Evidence is
+    put into prompts only where the saved format says how.
 
     Args:
         model: folder or hub id, as ``resolve_model`` returns it.
@@ -351,15 +359,15 @@ def prompt_format(
         LovecError: a ``lovec.json`` is broken, or tag words and scale do not go together.
     """
     saved = None if adapter is None else _saved_format(Path(adapter))
-    saved_instruction, saved_tags, saved_scoring = (
-        saved or _saved_format(Path(model)) or (None, DEFAULT_TAGS, DEFAULT_SCORING)
+    saved_instruction, saved_tags, saved_scoring, grounding = (
+        saved or _saved_format(Path(model)) or (None, DEFAULT_TAGS, DEFAULT_SCORING, None)
     )
     levels = saved_tags.scale if scale is None else Scale(tuple(scale))
     opening, closing = tag_words or (saved_tags.open, saved_tags.close)
     tags = TagFormat(opening, closing, levels)
     if instruction is None and levels == saved_tags.scale:
         instruction = saved_instruction
-    return PromptFormat(instruction or default_instruction(tags), tags, scoring or saved_scoring)
+    return PromptFormat(instruction or default_instruction(tags), tags, scoring or saved_scoring, grounding)
 
 
 def trained_format(adapter: str) -> PromptFormat | None:
@@ -419,8 +427,9 @@ def settings_file(encoder: Encoder, base: Mapping[str, Any] | None = None) -> di
     """Return the file, {name: content}, from which `open_session` learns how a model is prompted.
 
     It holds ``{"instruction": text, "tag_words": [open, close], "scale": [words], "base": {"name": ..., "weights":
-    digest, "quantization": "nf4"}, "scoring": "prefix"}``; without ``scale`` it is 0 to 10, without ``quantization``
-    the base model was not in 4 bits, and without ``scoring`` whole tags are scored.
+    digest, "quantization": "nf4"}, "scoring": "prefix", "grounding": {"text": ..., "tokens": 512}}``; without ``scale``
+    it is 0 to 10, without ``quantization`` the base model was not in 4 bits, without ``scoring`` whole tags are scored,
+    and without ``grounding`` no evidence is put into prompts.
 
     Args:
         encoder: how it is prompted.
@@ -432,6 +441,8 @@ def settings_file(encoder: Encoder, base: Mapping[str, Any] | None = None) -> di
         settings["scale"] = list(tags.scale.words)
     if encoder.scoring != "exact":
         settings["scoring"] = encoder.scoring
+    if encoder.grounding is not None:
+        settings["grounding"] = asdict(encoder.grounding)
     if base is not None:
         settings["base"] = dict(base)
     return {SETTINGS: json.dumps(settings, indent=1, ensure_ascii=False) + "\n"}
@@ -453,6 +464,7 @@ def _saved_format(folder: Path) -> PromptFormat | None:
                 raise ValueError
             if scoring not in get_args(Scoring):
                 raise ValueError
+            grounding = _saved_grounding(settings.get("grounding"))
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise LovecError(
                 f'{path} is broken, expected {{"instruction": text, "tag_words": [text, text]}}, and "scale": [text, '
@@ -460,12 +472,28 @@ def _saved_format(folder: Path) -> PromptFormat | None:
                 f"{_LONGEST_SETTINGS} bytes, {_LONGEST_WORD} characters per word and {_MOST_LEVELS} levels, and "
                 "without control characters; write it anew, or delete it"
             ) from None
-        return PromptFormat(instruction, TagFormat(opening, closing, Scale(words)), scoring)
+        return PromptFormat(instruction, TagFormat(opening, closing, Scale(words)), scoring, grounding)
     if _is_world_model(folder):
         from lovec.datasets.world import EmbeddedWorld
 
         return PromptFormat(EmbeddedWorld.instruction, DEFAULT_TAGS, DEFAULT_SCORING)
     return None
+
+
+def _saved_grounding(saved: Any) -> Grounding | None:
+    """Return what a settings file says of evidence in prompts.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    if saved is None:
+        return None
+    text, tokens = saved["text"], saved["tokens"]
+    if type(tokens) is not int or tokens < 1 or text.count(EVIDENCE) != 1:
+        raise ValueError
+    if _HIDDEN.search(re.sub(r"[\t\r\n]", "", text)):
+        raise ValueError
+    return Grounding(text, tokens)
 
 
 def _is_world_model(folder: Path) -> bool:

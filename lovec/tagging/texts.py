@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lovec.baselines import Judge
-from lovec.datasets.jsonl import record_from_dict, record_to_dict
+from lovec.datasets.jsonl import open_input, record_from_dict, record_to_dict
 from lovec.datasets.layouts import known_layout
 from lovec.datasets.rows import Reading, is_rows, read_records_of, read_rows
 from lovec.documents import paragraphs, readable, title_of
@@ -23,13 +23,14 @@ from lovec.encoding import QUESTION
 from lovec.settings import Count, Probability, checked
 from lovec.taggers import FreeFormTagger, IterativeTagger, Session, TaggedText, TaggedTexts, open_session
 from lovec.taggers.freeform import OnWritten
-from lovec.taggers.scoring import Tagged
+from lovec.taggers.scoring import ScoredSentence, Tagged
 from lovec.taggers.served_confidence import UNCALIBRATED, ServedConfidence, renamed_threshold
 from lovec.tagging.apis import OPENAI, ApiModel, ApiTagger, check_api
 from lovec.tagging.base import DocumentTagger, SessionTagger, check_unit, with_problem, with_unknown_words
 from lovec.tagging.methods import Method, MethodTagger, check_method, check_questions
 from lovec.tags import DEFAULT_TAGS
 from lovec.types import (
+    BY_SOURCE,
     DEFAULT_SCALE,
     FREE_FORM,
     ITERATIVE,
@@ -57,6 +58,7 @@ _NOTES: Mapping[str, str] = {
 """What the confidence is, by readout."""
 
 _LONGEST_TOPIC = 80  # characters
+_SOURCES = (".txt", ".md", ".markdown", ".html", ".htm")
 _MOST_NOTICES = 3  # texts whose topics are said one by one
 
 log = logging.getLogger(__name__)
@@ -65,6 +67,9 @@ log = logging.getLogger(__name__)
 @checked()
 class TextTagger(SessionTagger):
     """Tags texts, or answers questions, with one model.
+
+    A text with evidence gets two confidences from a model that was trained with evidence in its prompts: ``by_source``,
+    with the evidence, and ``confidence``, without it.
 
     Args:
         session: the model.
@@ -97,7 +102,13 @@ class TextTagger(SessionTagger):
         engine, encoder = session.engine, session.encoder
         self.readout = readout
         calibrations = {mode: self.served.calibration(mode) for mode in (ITERATIVE, FREE_FORM)}
-        self._iterative = IterativeTagger(engine, encoder, readout or "mean", calibration=calibrations[ITERATIVE])
+        self._iterative = IterativeTagger(
+            engine,
+            encoder,
+            readout or "mean",
+            calibration=calibrations[ITERATIVE],
+            by_source=self.served.calibration(BY_SOURCE),
+        )
         self._free_form = FreeFormTagger(
             engine,
             encoder,
@@ -130,11 +141,41 @@ class TextTagger(SessionTagger):
         self.keeps(mode)  # before anything is computed, since there may be no such guarantee
         check_unit(self.unit, None, asking=mode == FREE_FORM)
         if mode == ITERATIVE:
-            items: Iterator[Tagged] = self._iterative.stream([self._split(record) for record in records])
+            items: Iterator[Tagged] = self._scored([self._split(record) for record in records])
         else:
             items = self._free_form.stream(records, on_written)
         for item in items:
             yield self._finished(item, mode) if isinstance(item, Record) else item
+
+    def _scored(self, records: Sequence[Record]) -> Iterator[Tagged]:
+        """Yield the sentences of texts and the texts, with both confidences where a prompt has evidence in it.
+
+        Both prompts of a text are scored together, so that their common beginning may be computed once.
+        """
+        twice = [self.session.encoder.has_source(record) for record in records]
+        rows = [(number, way) for number, both in enumerate(twice) for way in ((False, True) if both else (False,))]
+        asked = [
+            replace(records[number], evidence=()) if twice[number] and not sourced else records[number]
+            for number, sourced in rows
+        ]
+        sentences: dict[tuple[int, int], dict[bool, Sentence]] = {}  # of a place, by whether the evidence was there
+        ended: list[Record] = []
+        for item in self._iterative.stream(asked):
+            if isinstance(item, Record):
+                number, sourced = rows[len(ended)]
+                ended.append(item)
+                if sourced:
+                    yield _by_both(ended[-2], item)
+                elif not twice[number]:
+                    yield item
+                continue
+            number, sourced = rows[item.record]
+            place = sentences.setdefault((number, item.at), {})
+            place[sourced] = item.sentence
+            if len(place) == 1 + twice[number]:
+                sentence = _with_source(place[False], place[True]) if twice[number] else item.sentence
+                yield ScoredSentence(number, item.at, sentence)
+                del sentences[number, item.at]
 
     def _finished(self, record: Record, mode: str) -> Record:
         """Return a tagged record with its problems, and without the sentences that are not kept."""
@@ -145,6 +186,12 @@ class TextTagger(SessionTagger):
         """Return one sentence that says what the confidences of a mode are."""
         return self._noted(self.served.note(mode) if self.readout is None else _NOTES[self.readout])
 
+    def source_note(self) -> str:
+        """Return one sentence that says what the confidences by source are."""
+        made = self.served.calibration(BY_SOURCE)
+        what = "not calibrated" if made is None else made.describe()
+        return f"By source: how well the evidence supports a sentence, by the same model; {what}."
+
 
 def tag(
     text: str | Sequence[str] | None = None,
@@ -154,6 +201,7 @@ def tag(
     engine: Engine | str = "transformers",
     *,
     about: str | Sequence[str] | None = None,
+    evidence: str | Sequence[str] | None = None,
     session: Session | None = None,
     min_confidence: float | None = None,
     keep_factual: float | None = None,
@@ -179,6 +227,7 @@ def tag(
         adapter: folder of a PEFT adapter, or of the run that wrote it.
         engine: "transformers", "vllm", the address of a vLLM server, or an engine; or "openai" for a model behind chat
             completions, see `ApiModel` and `ApiTagger` for its settings (``base_url``, ``max_cost``, ...).
+        evidence: a source that the sentences are compared with, or several; see `TextTagger`.
         session: a model opened by `lovec.taggers.open_session`; model, adapter, engine and settings are then ignored.
         min_confidence: sentences with a lower confidence, or without one, are left out, such as those below 0.7.
         keep_factual: probability that all sentences that are kept are true; see `TextTagger`.
@@ -225,6 +274,12 @@ def tag(
     for notice in question_notices(guessed, default, 'about="NAME"'):
         log.warning("%s", notice)
     mode = FREE_FORM if text is None else ITERATIVE
+    if evidence is not None:
+        if text is None or method is not None or engine == OPENAI:
+            raise LovecError(
+                "evidence is compared with given texts by an adapter; leave out engine and method, give text"
+            )
+        records = [replace(record, evidence=tuple(map(str, _listed("evidence", evidence)))) for record in records]
     if method is not None:
         check_method(method, readout)
         check_questions(method, records, DEFAULT_QUESTION)
@@ -241,6 +296,11 @@ def tag(
         tagger = ApiTagger(ApiModel(model or "", **settings), method, *how, instruction, tags, unit=unit)
     else:
         session = session or _shared_session(model=model, adapter=adapter, engine=engine, **settings)
+        if evidence is not None and session.encoder.grounding is None:
+            raise LovecError(
+                "evidence is given, and the model was trained without evidence in its prompts; train an adapter with "
+                "--model.policy.grounded true on records with evidence"
+            )
         if method is None:
             tagger = TextTagger(session, readout, max_new_tokens, min_confidence, keep_factual, unit)
         else:
@@ -290,6 +350,7 @@ class Documents:
         paragraphs: whether every paragraph of a text is a document of its own.
         asking: whether questions are to be answered; then every line needs a question, and nothing else.
         guess: whether what a text file is about is guessed from its title, see `topic_of`.
+        evidence: sources of the documents that bring none.
         on_error: called with the error of every row or file that cannot be read; the others are read all the same.
     """
 
@@ -298,6 +359,7 @@ class Documents:
     paragraphs: bool = False
     asking: bool = False
     guess: bool = False
+    evidence: tuple[str, ...] = ()
     on_error: Callable[[LovecError], None] = field(default=lambda error: log.warning("%s; left out", error))
 
     def records(self, skip: int) -> Iterator[Record]:
@@ -311,7 +373,7 @@ class Documents:
             used[record.id] = number
             used.setdefault(record_id, 1)
             if at >= skip:
-                yield replace(record, id=record_id)
+                yield replace(record, id=record_id, evidence=record.evidence or self.evidence)
 
     def _all(self) -> Iterator[Record]:
         for name, path in self.files:
@@ -376,6 +438,29 @@ class Documents:
         return replace(record, answer=readable(record.answer))
 
 
+def read_sources(place: str) -> tuple[str, ...]:
+    """Return the texts of a file, or of the files of a folder in the order of their names; of HTML the visible text.
+
+    Args:
+        place: a file of text, Markdown or HTML, or a folder; of a folder the files that end in .txt, .md, .markdown,
+            .html or .htm are read, and those in folders within it are not.
+
+    Raises:
+        LovecError: there is no such file, no such file in the folder, or none with a text in it.
+    """
+    path = Path(place)
+    files = sorted(f for f in path.iterdir() if f.suffix.lower() in _SOURCES) if path.is_dir() else [path]
+    if not files:
+        raise LovecError(f"the folder {place} has no evidence, expected files that end in {', '.join(_SOURCES)}")
+    texts = []
+    for file in files:
+        with open_input(str(file), "a text of evidence") as lines:
+            texts.append(readable(lines.read().decode("utf-8-sig", "replace").replace("\r\n", "\n")).strip())
+    if not any(texts):
+        raise LovecError(f"{place} has no evidence, expected a text; give another file")
+    return tuple(filter(None, texts))
+
+
 def topic_of(text: str, name: str) -> tuple[str, str] | None:
     """Guess what a text is about.
 
@@ -422,6 +507,20 @@ def question_notices(topics: Mapping[str, tuple[str, str]], default: str | None,
         yield f"{len(topics) - _MOST_NOTICES} texts more are taken to be about what their titles say"
     if default is not None:
         yield f'taken to answer "{default}"; scores are better where the text is named: {option}'
+
+
+def _with_source(sentence: Sentence, sourced: Sentence) -> Sentence:
+    """Return a sentence with its confidence by source: that of the same sentence, tagged with the evidence."""
+    return replace(sentence, by_source=sourced.confidence)
+
+
+def _by_both(record: Record, sourced: Record) -> Record:
+    """Return a tagged text with both confidences of its sentences, its evidence, and the problems of both."""
+    pairs = zip(record.sentences, sourced.sentences, strict=True)
+    problems = record.meta.get("problems", [])
+    more = [f"with the evidence: {one}" for one in sourced.meta.get("problems", []) if one not in problems]
+    meta = {**record.meta, "problems": [*problems, *more]} if problems or more else record.meta
+    return replace(record, sentences=tuple(_with_source(*pair) for pair in pairs), evidence=sourced.evidence, meta=meta)
 
 
 def _with_cut_off(record: Record) -> Record:

@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 from commandline import CPU, error_of
 from safetensors.torch import load_file, save_file
-from tinyrun import WORDS
+from tinyrun import WORDS, Rows, module, trainer
 
 import lovec
 from lovec.calibration import read_calibrations, weights_digest
 from lovec.cli import main
 from lovec.datasets.jsonl import read_records, write_records
 from lovec.metrics.functional import brier_score
+from lovec.modules import SFT, PolicyConfig
 from lovec.results import read_results
 from lovec.taggers import IterativeTagger, open_session
 from lovec.taggers.served_confidence import with_mean_readout
@@ -447,3 +448,31 @@ def test_a_map_of_an_earlier_version_is_applied_with_one_warning(run: Path, caps
     assert found == expected
     (warning,) = (line for line in caplog.messages if "could not be checked" in line)
     assert "base model, prompt, options of the adapter" in warning and "calibrate again" in warning
+
+
+def test_a_grounded_adapter_gets_a_map_for_each_kind_of_confidence(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    policy = PolicyConfig(model=model, lora_r=4, lora_alpha=8, grounded=True)
+    trainer(tmp_path / "run", max_steps=1).fit(module(SFT, model, policy=policy), Rows())
+    adapter = str(tmp_path / "run" / "adapter")
+    sourced = [replace(r, id=f"{r.id}/s", evidence=("Ada ran.",)) for r in labelled(20, seed=1)]
+    write_records("both.jsonl", [*labelled(30), *sourced])
+    assert main(["calibrate", adapter, "--data", "both.jsonl", "--model", model, "--device", "cpu"]) == 0
+    assert "given texts with evidence (by source)" in capsys.readouterr().out
+    found = read_calibrations(adapter)
+    assert {mode: made.fitted.passages for mode, made in found.items()} == {"iterative": 30, "by source": 20}
+    # Each map is applied to its own confidence.
+    asked = {"text": "Ada ran. It was noon.", "question": "Q?", "evidence": "It was noon in London."}
+    deployed = lovec.tag(**asked, session=open_session(model, adapter))["sentences"]
+    raw = lovec.tag(**asked, session=open_session(model, adapter, raw=True))["sentences"]
+    for sentence, before in zip(deployed, raw, strict=True):
+        for mode, name in (("iterative", "confidence"), ("by source", "by_source")):
+            assert sentence[name] == pytest.approx(float(found[mode].map([before[name]])[0]), abs=1e-6)
+    # What has no labels stays as it is, and a line says so.
+    write_records("sourced.jsonl", sourced)
+    Path(adapter, "calibration.json").unlink()
+    assert main(["calibrate", adapter, "--data", "sourced.jsonl", "--model", model, "--device", "cpu"]) == 0
+    assert list(read_calibrations(adapter)) == ["by source"]
+    assert "confidences by knowledge stay as they are" in capsys.readouterr().err

@@ -593,6 +593,34 @@ def test_world_answers_what_is_needed(invented, monkeypatch):
 
 
 @pytest.mark.usefixtures("worlds")
+def test_world_gives_answers_articles(invented):
+    data = World(samples=2, seed=4, articles=0.5)
+    plain = {row.id: row for row in World(samples=2, seed=4).load("train")}
+    train = data.load("train")
+    sourced = [row for row in train if row.evidence]
+    assert 0.3 < len(sourced) / len(train) < 0.7 and {row.id for row in train} <= set(plain)
+    assert all(row == plain[row.id] for row in train if not row.evidence)
+    own = [row.answer == plain[row.id].answer for row in sourced]
+    assert 0.2 < sum(own) / len(own) < 0.8  # the others were written from the article
+    for row in [*sourced, *data.load("test")]:
+        assert [s.factuality for s in row.sentences] == data.oracle.rate([row])[0]
+        assert row.rejected is None or all(
+            w != to_rating(s.factuality) for w, s in zip(row.rejected, row.sentences, strict=True)
+        )
+    assert not any(row.evidence for row in World(samples=2, seed=4).load("validation"))
+    for split, base in (("validation", "dev"), ("test", "test")):
+        rows = data.load(split)
+        with_source = [row for row in rows if row.evidence]
+        assert {row.domain for row in with_source} == {"with a source"} and len({row.id for row in rows}) == len(rows)
+        without = {row.id: row for row in rows if f"/{base}/" in row.id and not row.evidence}
+        assert with_source and all(row.answer == without[row.id.removesuffix("/article")].answer for row in with_source)
+    only = World(samples=0, test_sets=["articles"])
+    assert {row.domain for row in only.load("test")} == {"with a source"} == {r.domain for r in only.questions("test")}
+    assert all(row.evidence for row in World(samples=0, articles=1.0).load("train") if row.evidence or row.sentences)
+    assert data.grounding == "{evidence}"
+
+
+@pytest.mark.usefixtures("worlds")
 def test_processes_share_the_answers_that_are_missing(invented, monkeypatch):
     data = World(samples=1, seed=98)
     folder = data._folders("train")["train"]

@@ -37,8 +37,8 @@ def save(folder: Path, model: str, instruction: str, tags: TagFormat) -> str:
 
 
 def test_the_paper_is_the_default(tmp_path: Path) -> None:
-    assert prompt_format("some/model") == (INSTRUCTION, DEFAULT_TAGS, "prefix")
-    assert prompt_format("some/model", str(tmp_path), "Mine.") == ("Mine.", DEFAULT_TAGS, "prefix")
+    assert prompt_format("some/model") == (INSTRUCTION, DEFAULT_TAGS, "prefix", None)
+    assert prompt_format("some/model", str(tmp_path), "Mine.") == ("Mine.", DEFAULT_TAGS, "prefix", None)
 
 
 def test_the_scale_is_saved_only_where_it_is_not_the_default(model: str, tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ def test_the_scale_is_saved_only_where_it_is_not_the_default(model: str, tmp_pat
     assert saved == {"instruction": "Rate.", "tag_words": ["<c>", "</c>"], "scoring": "prefix"}
     words = save(tmp_path / "words", model, "Rate.", TagFormat("<c>", "</c>", WORDS))
     assert json.loads((Path(words) / SETTINGS).read_text())["scale"] == ["no", "perhaps", "yes"]
-    assert prompt_format("m", words) == ("Rate.", TagFormat("<c>", "</c>", WORDS), "prefix")
+    assert prompt_format("m", words) == ("Rate.", TagFormat("<c>", "</c>", WORDS), "prefix", None)
     # A file without a scale means the default one, whatever is saved beside the base model.
     assert prompt_format(words, default)[:2] == ("Rate.", TagFormat("<c>", "</c>", DEFAULT_SCALE))
 
@@ -83,6 +83,10 @@ def test_a_saved_instruction_goes_with_its_scale_only(model: str, tmp_path: Path
         '{"instruction": "x", "tag_words": ["<c>"]}',
         '{"instruction": "x", "tag_words": ["<c>", "</c>"], "scale": 7}',
         '{"instruction": "x", "tag_words": ["<c>", "</c>"], "scoring": "first"}',
+        '{"instruction": "x", "tag_words": ["<c>", "</c>"], "grounding": {"text": "no place", "tokens": 9}}',
+        '{"instruction": "x", "tag_words": ["<c>", "</c>"], "grounding": {"text": "{evidence}", "tokens": 0}}',
+        '{"instruction": "x", "tag_words": ["<c>", "</c>"], "grounding": {"text": "\\u001b{evidence}", "tokens": 9}}',
+        '{"instruction": "x", "tag_words": ["<c>", "</c>"], "grounding": true}',
         "[]",
         "no json",
         '{"instruction": 7, "tag_words": ["<c>", "</c>"]}',

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import random
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
+from lovec.datasets.world.articles import answer_from, make_article, supported
 from lovec.datasets.world.facts import SPLITS, Entity, WorldSpec
 from lovec.datasets.world.grading import clauses, factuality, split_sentences
 from lovec.datasets.world.text import INSTRUCTION, one_fact_questions, question
 from lovec.datasets.world.things import make_entities
 from lovec.datasets.world.variants import spec_of
-from lovec.types import LovecError, Record
+from lovec.encoding import EVIDENCE
+from lovec.types import LovecError, Record, Sentence
 
 _DOMAINS = {
     "private": "other questions",
@@ -35,9 +39,11 @@ class EmbeddedWorld:
         path: as given.
         store: as given, or ``path``.
         instruction: the instruction that the world's model knows.
+        grounding: the text that puts an article into a prompt: the article alone, since the model knows few words.
     """
 
     instruction = INSTRUCTION
+    grounding = EVIDENCE
 
     def __init__(
         self,
@@ -104,6 +110,35 @@ class EmbeddedWorld:
             LovecError: the world has no entity of that name.
         """
         return clauses(self._entity(entity_name), sentence)
+
+    def with_article(self, record: Record, rewritten: bool = False) -> Record:
+        """Return a record with an article as its evidence, and with what the article supports as its factualities.
+
+        The article is a function of the world, the id and the answer of the record; see ``articles``.
+
+        Args:
+            record: a question about a thing of this world, with or without an answer.
+            rewritten: whether another answer takes the place of the record's: one that says in other words what the
+                article says, with some mistakes.
+        """
+        entity = self._entity(record.meta["entity"])
+        texts = [sentence.text for sentence in record.sentences]
+        rng = random.Random(f"{self.spec.seed}/{record.id}/article")
+        others = [other for other in self.entities if other.kind == entity.kind]
+        article = make_article(entity, texts, others, self.spec, rng)
+        if rewritten and article:
+            texts = answer_from(entity, article, others, self.spec, rng)
+            record = replace(record, answer=" ".join(texts), sentences=tuple(map(Sentence, texts)))
+        labels = [supported(entity, article, text) for text in texts]
+        return replace(record, evidence=(article,) if article else (), rejected=None).with_factuality(labels)
+
+    def grade_by_source(self, entity_name: str, source: str, sentence: str) -> float:
+        """Return how well an article supports a sentence about an entity, in {0, 0.1, ..., 1}; see ``articles``.
+
+        Raises:
+            LovecError: the world has no entity of that name.
+        """
+        return supported(self._entity(entity_name), source, sentence)
 
     def _entity(self, name: str) -> Entity:
         if name not in self._by_name:

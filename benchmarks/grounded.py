@@ -1,0 +1,210 @@
+"""Confidences by a source and by knowledge: train with sources, and compare both with the truth by each.
+
+    python benchmarks/grounded.py                     # both parts -> benchmarks/results/grounded.json, docs
+    python benchmarks/grounded.py --parts atlas       # real cities only; the other part stays as it is
+    python benchmarks/grounded.py --validate          # train, measure on validation answers, and print
+    python benchmarks/grounded.py --from-runs         # measure what finished runs have written
+    python benchmarks/grounded.py --page              # only write the table from the file
+
+grounded.yaml has the settings. Every test answer is tagged twice, with an article about its subject and without, and
+labelled twice: by what the article supports and by what is true. The articles leave facts out and have wrong ones, so
+these labels differ.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import torch
+import yaml
+from common import ROOT, page_options, provenance, run_for_page, run_lovec, versions_text
+from grounded_atlas import values_of, with_article
+
+from lovec.datasets.jsonl import write_records
+from lovec.metrics.functional import brier_score, ece_m, spearman
+from lovec.metrics.records import confidence_of
+from lovec.types import Record
+
+RESULTS = ROOT / "benchmarks" / "results" / "grounded.json"
+PAGE = ROOT / "docs" / "grounded.md"
+MARKS = ("<!-- grounded table: written by benchmarks/grounded.py -->", "<!-- end of the grounded table -->")
+SETTINGS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+MODELS = {"atlas": "smollm2", "world": "world"}
+TRUE_FROM = 0.75
+"""Label from which a sentence counts as true, in the table of both truths."""
+
+
+def atlas_answers(split: str) -> list[Record]:
+    """Return the labelled answers of Atlas to the one question that training asks."""
+    from lovec.datamodules import Atlas
+
+    return list(Atlas(test_sets=["test"]).load(split))
+
+
+def atlas_data(folder: Path, share: float) -> Path:
+    """Write the training answers of Atlas, a share of them with articles, and return the file."""
+    rows = atlas_answers("train")
+    values, path = values_of(rows), folder / "train.jsonl"
+    chosen = (Random(f"{row.id}/source").random() < share for row in rows)
+    mixed = [with_article(row, values) if with_source else row for row, with_source in zip(rows, chosen, strict=True)]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_records(path, [replace(row, rejected=None) for row in mixed])
+    return path
+
+
+def measured_answers(part: str, split: str) -> list[tuple[Record, Record]]:
+    """Return answers labelled by what is true, and the same with an article, labelled by what that supports."""
+    if part == "atlas":
+        values = values_of(atlas_answers("train"))
+        return [(row, with_article(row, values)) for row in atlas_answers(split)]
+    from lovec.datamodules import World
+
+    rows = World(test_sets=["test", "articles"], articles=1.0).load(split)
+    plain = {row.id: row for row in rows if not row.evidence}
+    return [(plain[row.id.removesuffix("/article")], row) for row in rows if row.evidence]
+
+
+def train(part: str, seed: int, folder: Path) -> dict[str, float]:
+    """Train the runs of a part; return the seconds of each."""
+    seconds = {}
+    for name, run in SETTINGS[part]["runs"].items():
+        words = ["fit", *(word for config in run["config"] for word in ("--config", config))]
+        if part == "atlas":
+            words += ["--data", "lovec.datamodules.Demonstrations", "--data.batch_size", "8"]
+            words += ["--data.path", str(atlas_data(folder, SETTINGS[part]["share"])), "--data.val_fraction", "0"]
+        if (adapter := run.get("adapter")) is not None:
+            trained = folder / adapter / "adapter"
+            words += ["--model.policy.adapter", str(trained if adapter in SETTINGS[part]["runs"] else ROOT / adapter)]
+        words += [word for option, value in run["options"].items() for word in (f"--{option}", json.dumps(value))]
+        words += ["--seed_everything", str(seed), "--model.evaluation.modes", '["iterative"]']
+        words += ["--trainer.callbacks+=lovec.callbacks.Probe", "--trainer.callbacks.every", "0"]  # no probes
+        words += ["--trainer.limit_val_batches", "0", "--trainer.default_root_dir", str(folder / name)]
+        seconds[name] = run_lovec(words, folder / f"{name}.log", f"{part}, {name}")["seconds"]
+    return seconds
+
+
+def measure(part: str, split: str, adapters: Mapping[str, str]) -> dict[str, Any]:
+    """Measure adapters on the answers of a split, each with and without articles.
+
+    Args:
+        part: "atlas" or "world".
+        split: "validation" or "test".
+        adapters: their folders by name. The first one is that of the table of both truths.
+    """
+    from lovec.taggers import IterativeTagger, open_session
+
+    pairs = measured_answers(part, split)
+    rows, cells = [], []
+    for name, adapter in adapters.items():
+        with open_session(MODELS[part], adapter) as session:
+            tagger = IterativeTagger(session.engine, session.encoder)
+            known = tagger.tag([plain for plain, _ in pairs])
+            told = tagger.tag([sourced for _, sourced in pairs])
+            grounded = session.encoder.grounding is not None
+        for truth, records in (("knowledge", known), ("source", told)):
+            if truth == "source" and not grounded:
+                continue
+            rows += [{"method": name, "truth": truth, "readout": r, **_scores(records, r)} for r in ("stated", "mean")]
+        cells = cells or _cells(known, told)
+    answers = [pair[0] for pair in pairs]
+    constant = {
+        truth: statistics.pvariance([s.factuality or 0.0 for row in group for s in row.sentences])
+        for truth, group in (("knowledge", answers), ("source", [pair[1] for pair in pairs]))
+    }
+    return {"split": split, "answers": len(pairs), "constant_brier": constant, "rows": rows, "cells": cells}
+
+
+def _scores(records: Sequence[Record], readout: str) -> dict[str, Any]:
+    found = [(confidence_of(s, readout), s.factuality) for record in records for s in record.sentences]
+    pairs = [(c, f) for c, f in found if c is not None and f is not None]
+    confidence, factuality = (torch.tensor(column, dtype=torch.float64) for column in zip(*pairs, strict=True))
+    measures = {"brier": brier_score, "ece_m": ece_m, "spearman": spearman}
+    return {"n": len(pairs), **{name: float(measure(confidence, factuality)) for name, measure in measures.items()}}
+
+
+def _cells(known: Sequence[Record], told: Sequence[Record]) -> list[dict[str, Any]]:
+    """Return the mean confidences of sentences that are true or not by the source, and by what is known."""
+    cells: dict[tuple[bool, bool], list[tuple[float, float]]] = {}
+    for plain, sourced in zip(known, told, strict=True):
+        for one, two in zip(plain.sentences, sourced.sentences, strict=True):
+            confidences = confidence_of(one, "mean"), confidence_of(two, "mean")
+            if None not in (one.factuality, two.factuality, *confidences):
+                key = two.factuality >= TRUE_FROM, one.factuality >= TRUE_FROM  # type: ignore[operator]
+                cells.setdefault(key, []).append(confidences)  # type: ignore[arg-type]
+    return [
+        {
+            "by_source": by_source,
+            "by_knowledge": by_knowledge,
+            "n": len(group),
+            "confidence_by_source": statistics.mean(source for _, source in group),
+            "confidence_by_knowledge": statistics.mean(knowledge for knowledge, _ in group),
+        }
+        for (by_source, by_knowledge), group in sorted(cells.items(), reverse=True)
+    ]
+
+
+def run(flags: argparse.Namespace) -> dict[str, Any]:
+    """Train and measure the parts that are asked for; other parts stay as the file has them."""
+    parts = json.loads(RESULTS.read_text(encoding="utf-8"))["parts"] if RESULTS.exists() else {}
+    for part in flags.parts:
+        folder = flags.out / part / f"seed-{flags.seed}"
+        note = folder / "benchmark.json"
+        if not flags.from_runs:
+            made = provenance() | {"seed": flags.seed, "seconds": train(part, flags.seed, folder)}
+            note.write_text(json.dumps(made), encoding="utf-8")
+        adapters = {name: str(folder / name / "adapter") for name in reversed(SETTINGS[part]["runs"])}
+        adapters["shipped, without sources"] = str(ROOT / "lovec" / "datasets" / part / "adapter")
+        found = measure(part, "validation" if flags.validate else "test", adapters)
+        parts[part] = json.loads(note.read_text(encoding="utf-8")) | found
+    return {"parts": parts}
+
+
+def table(results: Mapping[str, Any]) -> str:
+    """Return the tables of the page from the file of results."""
+    titles = {"atlas": "SmolLM2 on real cities (Atlas)", "world": "The embedded world"}
+    lines = []
+    for part, found in sorted(results["parts"].items()):
+        constant = found["constant_brier"]
+        lines += [
+            f"**{titles[part]}**, {found['answers']} test answers, given texts, seed {found['seed']}. The best "
+            f"constant has a BS of {100 * constant['source']:.1f} by source and {100 * constant['knowledge']:.1f} by "
+            "knowledge.",
+            "",
+            "| Adapter | Truth | Readout | BS | ECE-M | SC |",
+            "|---|---|---|---|---|---|",
+        ]
+        for row in found["rows"]:
+            values = " | ".join(f"{100 * row[name]:.1f}" for name in ("brier", "ece_m", "spearman"))
+            lines.append(f"| {row['method']} | by {row['truth']} | {row['readout']} | {values} |")
+        lines += [
+            "",
+            "| By source | By knowledge | Sentences | Mean confidence by source | Mean confidence by knowledge |",
+            "|---|---|---|---|---|",
+        ]
+        for cell in found["cells"]:
+            words = " | ".join("true" if cell[name] else "false" for name in ("by_source", "by_knowledge"))
+            means = " | ".join(f"{cell[name]:.2f}" for name in ("confidence_by_source", "confidence_by_knowledge"))
+            lines.append(f"| {words} | {cell['n']} | {means} |")
+        lines += ["", f"{versions_text(found)}.", ""]
+    return "\n".join(lines).rstrip()
+
+
+def main() -> None:
+    """Run the benchmark as the command line says."""
+    parser = page_options(__doc__ or "")
+    parser.add_argument("--parts", nargs="+", choices=sorted(SETTINGS), default=sorted(SETTINGS))
+    parser.add_argument("--out", type=Path, default=ROOT / "runs" / "grounded", help="folder of the runs")
+    parser.add_argument("--validate", action="store_true", help="measure on validation answers; implies --only-print")
+    parser.add_argument("--from-runs", action="store_true", help="measure what finished runs have written")
+    run_for_page(parser, run, table, RESULTS, PAGE, MARKS)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,151 @@
+"""Sources in prompts: a record's evidence, cut to a number of tokens, stands behind its question.
+
+A source is foreign text. It is encoded as plain characters (see ``lovec.encoding``), so nothing in it can end its turn,
+begin another one or state a confidence, and the prompt says that it gives no instructions.
+"""
+
+from __future__ import annotations
+
+import logging
+from copy import copy
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING
+
+from lovec.datasets.cutting import cut
+from lovec.encoding import DEFAULT_SCORING, EVIDENCE, Encoder, Grounding, Scoring
+from lovec.notices import DoublingWarning
+from lovec.tags import DEFAULT_TAGS, TagFormat
+from lovec.types import LovecError, Record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from transformers import PreTrainedTokenizerBase
+
+DEFAULT_SOURCE_TOKENS = 512
+"""The most tokens of a source where nothing says otherwise."""
+
+_KEPT = 1 << 11  # prompts with sources that are kept encoded: a few hundred tokens each
+
+log = logging.getLogger(__name__)
+
+
+def encoder_of(
+    tokenizer: PreTrainedTokenizerBase,
+    instruction: str | None = None,
+    tags: TagFormat = DEFAULT_TAGS,
+    scoring: Scoring = DEFAULT_SCORING,
+    grounding: Grounding | None = None,
+    stops: Iterable[int] = (),
+) -> Encoder:
+    """Return an encoder that puts sources into prompts, or without ``grounding`` one that does not.
+
+    Args:
+        tokenizer: as for `Encoder`, as are instruction, tags, scoring and stops.
+        instruction: system prompt that asks for tags.
+        tags: the tag words and the scale.
+        scoring: what is scored at a tag.
+        grounding: how sources are put into prompts; None ignores them.
+        stops: ids at which sampling stops.
+    """
+    if grounding is None:
+        return Encoder(tokenizer, instruction, tags, scoring, stops)
+    return GroundedEncoder(tokenizer, instruction, tags, scoring, stops, grounding)
+
+
+class GroundedEncoder(Encoder):
+    """An encoder for prompts with sources: the evidence of a record follows its question.
+
+    A record without evidence gets the plain prompt. Longer evidence than ``grounding.tokens``, or than half of what the
+    plain prompt leaves of the context, is cut by BM25 to the passages most similar to the question and the sentences of
+    the record, and a warning says so as the number of such records doubles.
+
+    Args:
+        tokenizer: as for `Encoder`, as are the next four.
+        instruction: system prompt that asks for tags.
+        tags: the tag words and the scale.
+        scoring: what is scored at a tag.
+        stops: ids at which sampling stops.
+        grounding: the text around a source, and the most tokens of one.
+
+    Attributes:
+        context: tokens of the model's context; None for no limit.
+        cut_records: ids of the records whose evidence was cut so far.
+    """
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        instruction: str | None,
+        tags: TagFormat,
+        scoring: Scoring,
+        stops: Iterable[int],
+        grounding: Grounding,
+    ) -> None:
+        super().__init__(tokenizer, instruction, tags, scoring, stops)
+        self.grounding: Grounding = grounding
+        self.context: int | None = None
+        self._cut = DoublingWarning(
+            log, f"%d records have evidence of more than {grounding.tokens} tokens or half the context; it is cut: %s"
+        )
+        self.cut_records = self._cut.ids
+        self._grounded = lru_cache(maxsize=_KEPT)(partial(_grounded_ids, self))
+
+    def within(self, context: int | None) -> Encoder:
+        """Return this encoder for a context of so many tokens; None for no limit."""
+        other = copy(self)
+        other.context = context
+        other._grounded = lru_cache(maxsize=_KEPT)(partial(_grounded_ids, other))
+        return other
+
+    def record_prompt(self, record: Record, answered: bool = True) -> list[int]:
+        """Return the ids of the prompt for a record: that of its question, or of its question and its evidence.
+
+        Args:
+            record: the record.
+            answered: whether the answer is that of the record, so that long evidence is cut by its sentences as well.
+
+        Raises:
+            LovecError: the question leaves no place for a word of the evidence.
+        """
+        evidence = tuple(filter(None, map(_as_text, record.evidence)))
+        if not evidence:
+            return self.prompt(record.question)
+        given = record.sentences if answered else ()
+        sentences = tuple(_as_text(part.text) for part in given if part.is_statement)
+        try:
+            ids, was_cut = self._grounded(record.question, evidence, sentences)
+        except LovecError as error:
+            raise LovecError(f"{record.id}: {error}") from None
+        if was_cut:
+            self._cut.add(record.id)
+            self._cut.flush()
+        return list(ids)
+
+    def most_tokens(self, question: int, answer: int = 0, sentences: int = 0) -> int:
+        """Return a bound on the tokens of a prompt and its tagged answer, see `Encoder`; a source is counted."""
+        around = len(self.grounding.text.encode()) + self.grounding.tokens
+        return super().most_tokens(question + around, answer, sentences)
+
+
+def _grounded_ids(
+    encoder: GroundedEncoder, question: str, evidence: tuple[str, ...], sentences: tuple[str, ...]
+) -> tuple[tuple[int, ...], bool]:
+    """Return the ids of a prompt with a source, and whether the source was cut."""
+    before, _, after = f"\n\n{encoder.grounding.text}".partition(EVIDENCE)
+    budget, whole = encoder.grounding.tokens, "\n\n".join(evidence)
+    if encoder.context is not None:
+        plain = len(encoder.source_prompt(question, before, "", after))
+        budget = min(budget, (encoder.context - plain) // 2)
+    if budget < 1:
+        raise LovecError(
+            f"the question and what is said of a source fill the context of {encoder.context} tokens, so that no "
+            "evidence fits; shorten the question, or leave the evidence out"
+        )
+    source = cut(evidence, (question, *sentences), budget, "bm25", lambda text: len(encoder.source_pieces(text)))
+    return tuple(encoder.source_prompt(question, before, source, after)), source != whole
+
+
+def _as_text(text: str) -> str:
+    """Return a text without the halves of surrogate pairs, which no tokenizer takes, and white space at its edges."""
+    return text.encode(errors="replace").decode().strip()

@@ -1,0 +1,67 @@
+"""The benchmark of confidences by a source: its articles about cities, and the tables that it writes."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lovec.types import Record, Sentence
+
+FOLDER = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture(scope="module")
+def grounded() -> Any:
+    sys.path.insert(0, str(FOLDER))
+    try:
+        spec = importlib.util.spec_from_file_location("grounded", FOLDER / "grounded.py")
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+    finally:
+        sys.path.remove(str(FOLDER))
+
+
+def city(name: str, number: int) -> Record:
+    texts = (f"{name} is a city in Land{number}.", f"The currency used there is the coin{number}.", "It is nice.")
+    return Record(f"c{number}", "Q?", meta={"entity": name}, sentences=tuple(Sentence(t, 1.0) for t in texts))
+
+
+def test_labels_of_articles_about_cities_are_what_they_say(grounded: Any) -> None:
+    rows = [city(f"Town{at}", at) for at in range(60)]
+    values = grounded.values_of(rows)
+    assert set(values) == {"country", "currency"} and values["currency"][:2] == ["coin0", "coin1"]
+    kinds = {1.0: 0, 0.0: 0}
+    for at, row in enumerate(rows):
+        (article,), labels = (sourced := grounded.with_article(row, values)).evidence, sourced.sentences
+        assert sourced == grounded.with_article(row, values) and labels[2].factuality == 0
+        for sentence, value in zip(labels, (f"Land{at}.", f"coin{at}."), strict=False):
+            assert sentence.factuality == float(value in article or value[:-1] + " " in article)
+            kinds[sentence.factuality] += 1
+        assert sum(name in article for name in ("Land", "coin")) < 3
+    assert min(kinds.values()) > 30
+
+
+def test_the_table_of_both_truths(grounded: Any) -> None:
+    def answer(*sentences: tuple[float, float]) -> Record:
+        sure = {c: tuple(float(level == round(10 * c)) for level in range(11)) for c, _ in sentences}
+        return Record("r", "Q?", sentences=tuple(Sentence("A.", f, distribution=sure[c]) for c, f in sentences))
+
+    known = [answer((0.9, 1.0), (0.8, 0.0)), answer((0.1, 0.2))]
+    told = [answer((0.2, 0.0), (0.3, 0.1)), answer((0.7, 1.0))]
+    cells = grounded._cells(known, told)
+    assert [(c["by_source"], c["by_knowledge"], c["n"]) for c in cells] == [
+        (True, False, 1), (False, True, 1), (False, False, 1),
+    ]  # fmt: skip
+    assert (cells[0]["confidence_by_source"], cells[0]["confidence_by_knowledge"]) == pytest.approx((0.7, 0.1))
+
+
+def test_the_page_is_of_its_results(grounded: Any) -> None:
+    results = grounded.json.loads(grounded.RESULTS.read_text())
+    begin, end = grounded.MARKS
+    assert f"{begin}\n{grounded.table(results)}\n{end}" in grounded.PAGE.read_text()

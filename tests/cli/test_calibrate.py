@@ -22,7 +22,7 @@ from lovec.metrics.functional import brier_score
 from lovec.modules import SFT, PolicyConfig
 from lovec.results import read_results
 from lovec.taggers import IterativeTagger, open_session
-from lovec.taggers.served_confidence import with_mean_readout
+from lovec.taggers.served_confidence import ServedConfidence, with_mean_readout
 from lovec.types import LovecError, Record, Sentence
 
 PARTS = '''
@@ -470,6 +470,7 @@ def test_a_grounded_adapter_gets_a_map_for_each_kind_of_confidence(
     for sentence, before in zip(deployed, raw, strict=True):
         for mode, name in (("iterative", "confidence"), ("by source", "by_source")):
             assert sentence[name] == pytest.approx(float(found[mode].map([before[name]])[0]), abs=1e-6)
+    assert ServedConfidence({"iterative": found["iterative"]}).calibration("by source") is None  # it is of other scores
     # What has no labels stays as it is, and a line says so.
     write_records("sourced.jsonl", sourced)
     Path(adapter, "calibration.json").unlink()

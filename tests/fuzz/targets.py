@@ -138,12 +138,13 @@ def grounded() -> list[Any]:
     extended = AutoTokenizer.from_pretrained(folder() / "tiny-llama")
     extended.add_tokens(["<confidence>", "</confidence>", "<think>", "[INST]"])
     word = make_tokenizer(["Ada", " Ada", " wrote", "Who", " 9", " <confidence>", " </confidence>"])
-    around = Grounding("Read:\n{evidence}\nGo by it.", 40)
+    pieces_of_tags = make_tokenizer(["Ada", "Who", " 9", " <", "<", "</", " </", "confidence>", "confidence", ">"])
+    around = Grounding("Read:\n{evidence}\nGo by it.", 120)  # more than one word of evidence has
     encoders = [
         GroundedEncoder(tokenizer, "Rate it.", DEFAULT_TAGS, DEFAULT_SCORING, (), around)
-        for tokenizer in (*made, extended, word)
+        for tokenizer in (*made, extended, word, pieces_of_tags)
     ]
-    return [encoder.within(len(encoder.prompt("Who?")) + 120) for encoder in encoders]
+    return [encoder.within(len(encoder.prompt("Who?")) + 300) for encoder in encoders]
 
 
 def evidence(data: bytes) -> None:
@@ -161,7 +162,7 @@ def evidence(data: bytes) -> None:
         for word in (encoder.tags.open, encoder.tags.close):
             for written in (encoder.pieces(word), encoder.pieces(f" {word}")):
                 # A tag that has a token a character anyway can be written in no other way.
-                if len(written) < len(encoder.source_pieces(word)):
+                if len(written) < len(word):
                     assert occurrences(written, ids) == occurrences(written, frame), (word, text)
         source = len(ids) - len(frame)
         assert 0 < source <= min(encoder.grounding.tokens, (encoder.context - len(frame)) // 2)

@@ -95,7 +95,11 @@ def readme_table(results: Mapping[str, Any]) -> str:
         rows = _table(results, data, domain_of(results, data), mode, "stated", variants=False)
         if rows:
             lines.append(f"| **{heading}** |" + " |" * len(metrics))
-            lines += [f"| {name} | {' | '.join(_mean(group, metric) for metric in metrics)} |" for name, group in rows]
+            for name, group in rows:
+                cells = [_mean(group, metric) for metric in metrics]
+                if set(cells) == {"-"}:
+                    cells = ["no sentence that the oracle can rate", *[""] * (len(cells) - 1)]
+                lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join([*lines, "", _caption(results, data)])
 
 

@@ -48,7 +48,7 @@ def parse_json(content: bytes) -> Any:
     try:
         return json.loads(content.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:  # no UTF-8, no JSON, or a number of thousands of digits
-        raise LovecError(f"no JSON ({' '.join(str(error).split())[:100]})") from None
+        raise LovecError(f"not JSON ({' '.join(str(error).split())[:100]})") from None
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

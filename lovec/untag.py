@@ -30,7 +30,8 @@ def untag(
         tags: the tag words and the scale.
         split: returns the sentences of a text without tags.
     """
-    record = replace(record, answer=without_source_tags(record.answer))
+    if (answer := without_source_tags(record.answer)) != record.answer:
+        record = replace(record, answer=answer)
     texts = [record.answer, *(sentence.text for sentence in record.sentences)]
     if not any(tags.open in text or tags.close in text for text in texts):
         return record, 0

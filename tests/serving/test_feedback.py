@@ -125,7 +125,7 @@ def test_what_is_refused(calibrated: Session, tmp_path: Path) -> None:
                 {"id": text["id"], "sentences": [{"index": 0, "factuality": 1}]},
                 400,
                 "sentences[0].index",
-                "no statement",
+                "not a statement",
             ),
         ]:
             found, reply = post(server, json.dumps(body).encode(), "/v1/labels")

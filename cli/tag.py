@@ -258,7 +258,7 @@ class TagCommand:
             raise LovecError(
                 f"--evidence is {options.evidence}, and {name} was trained without evidence in its prompts, so it has "
                 "no confidence by source; train one on records with evidence: lovec fit --config sft.yaml "
-                "--model.policy.grounded true (see the page on sources)"
+                "--model.policy.grounded true (docs/grounded.md)"
             )
 
     @cached_property

@@ -539,8 +539,8 @@ def base_model(adapter: str) -> str | None:
     if isinstance(given, str) and os.path.isabs(given) and os.path.isfile(given):
         return given
     raise LovecError(
-        f"the adapter in {adapter} names {named[:200]} as its base model, which is not a hub id and no folder by its "
-        f"absolute path; add --model {shlex.quote(named[:200])} if you know that model"
+        f"the adapter in {adapter} names {named[:200]} as its base model, which is neither a hub id nor a folder by "
+        f"its absolute path; add --model {shlex.quote(named[:200])} if you know that model"
     )
 
 

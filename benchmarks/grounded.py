@@ -77,7 +77,7 @@ def train(part: str, seed: int, folder: Path) -> dict[str, float]:
     for name, run in SETTINGS[part]["runs"].items():
         words = ["fit", *(word for config in run["config"] for word in ("--config", config))]
         if part == "atlas":
-            words += ["--data", "lovec.datamodules.Demonstrations", "--data.batch_size", "8"]
+            words += ["--data", "lovec.datamodules.Demonstrations"]
             words += ["--data.path", str(atlas_data(folder, SETTINGS[part]["share"])), "--data.val_fraction", "0"]
         if (adapter := run.get("adapter")) is not None:
             trained = folder / adapter / "adapter"

@@ -152,8 +152,9 @@ def _no_class(path: str, reason: str) -> UsageError:
 
 def _no_protocol(key: str, path: str, protocol: str) -> UsageError:
     """A class lacks a method of a protocol, or has it with other names or types, which are compared exactly."""
+    article = "an" if protocol[0] in "AEIOU" else "a"
     return UsageError(
-        f"--{key} is {path}, which is no {protocol}: expected methods with these names and types: "
+        f"--{key} is {path}, which is not {article} {protocol}: expected methods with these names and types: "
         f"{methods_of(protocol)}"
     )
 

@@ -43,7 +43,7 @@ _NOTES: Mapping[Method, str] = {
     "and only says which sentences are surer than others",
     "p_true": "the probability that the model gives to True, of True and False",
     "verbal": "the number from 0 to 10 that the model finds most probable",
-    "self_consistency": "how well sentences of {samples} other answers support a sentence, on average; it is no "
+    "self_consistency": "how well sentences of {samples} other answers support a sentence, on average; it is not a "
     "probability of being true",
     "luq": "how well {samples} other answers support a sentence, on average; it is not a probability of being true",
 }

@@ -293,7 +293,7 @@ def test_cut_contexts_and_sentences_without_room_are_logged(tmp_path: Path, capl
     long = answer("long", "Ada was first.", "word " * 20 + "came next.", "It ends " + "here " * 20, "y" * 300)
     rows = attached(PTrue(), model.resources()).confidences([long, RECORDS[0]])
     assert [[c is None for c in row] for row in rows] == [[False, False, False, True], [False, False]]
-    assert [r.message for r in caplog.records if "questions" in r.name] == [
+    assert [r.message for r in caplog.records if "reply_scoring" in r.name] == [
         "p(true): contexts too long for the model are cut at their end, in 1 records so far: long",
         "p(true): sentences that leave no room for the prompt are not scored, in 1 records so far: long",
     ]

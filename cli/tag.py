@@ -436,8 +436,7 @@ class TagCommand:
             settings["adapter"] = provenance.parts["adapter"].get("weights")
             settings[PROVENANCE] = provenance.to_dict()
             settings["scoring"] = provenance.parts["computing"]["scoring"]  # manifests before provenance had it
-        if options["evidence"] is not None:
-            settings["evidence"] = digest(list(self.documents.evidence))
+        settings["evidence"] = None if options["evidence"] is None else digest(list(self.documents.evidence))
         settings["question"] = None if options["asking"] else self.documents.question
         if topics := self.documents.topics():
             settings["topics"] = [topic for topic, _ in topics.values()]

@@ -115,8 +115,11 @@ def _documents(options: Any, folder: Path) -> Documents:
     return Documents(files, question, options.paragraphs, options.asking, guess, evidence)
 
 
-_LATER = ("evidence", "doubt", "method", "judge", "base_url", "parameters")
-"""Options that earlier versions did not have: manifests have them only where they were given."""
+_LATER = {
+    **dict.fromkeys(("evidence", "doubt", "method", "judge", "base_url", "parameters")),
+    "unit": "sentence",
+}
+"""Options that earlier versions did not have, and what these did; manifests have them where they say otherwise."""
 
 
 class TagCommand:
@@ -198,7 +201,7 @@ class TagCommand:
         tagger.whole = True  # the summary, the printer and the page must know of every sentence
         tagger.keeps(self.mode)  # raises an error before anything is tagged
         remark(tagger.note(self.mode))
-        if self._sourced and isinstance(tagger, TextTagger):
+        if isinstance(tagger, TextTagger) and self._is_sourced(tagger):
             remark(tagger.source_note())
         return tagger
 
@@ -261,15 +264,16 @@ class TagCommand:
                 "--model.policy.grounded true (docs/grounded.md)"
             )
 
+    def _is_sourced(self, tagger: DocumentTagger) -> bool:
+        """Return whether sentences get a confidence by source as well; for most adapters without reading the texts."""
+        grounded = isinstance(tagger, TextTagger) and tagger.session.encoder.grounding is not None
+        return grounded and not self.options.asking and self._has_evidence
+
     @cached_property
-    def _sourced(self) -> bool:
-        """Whether sentences get a confidence by source as well."""
-        options = self.options
-        if options.engine == OPENAI or options.method is not None or options.asking:
-            return False
+    def _has_evidence(self) -> bool:
+        """Whether there is evidence to compare a text with."""
         silent = replace(self.documents, on_error=lambda error: None)
-        has_evidence = any(any(text.strip() for text in record.evidence) for record in silent.records(0))
-        return has_evidence and "grounding" in session_provenance(options).parts["prompt"]
+        return any(any(text.strip() for text in record.evidence) for record in silent.records(0))
 
     @property
     def mode(self) -> str:
@@ -365,11 +369,12 @@ class TagCommand:
         adapter = f", adapter {_last_parts(tagger.adapter)}" if tagger.adapter else ""
         records = list(tagged)  # the summary comes first
         notes = [self.tally.summary(), f"Model: {_last_parts(tagger.model)}{adapter}.", tagger.note(self.mode)]
-        notes += [tagger.source_note()] if self._sourced and isinstance(tagger, TextTagger) else []
+        sourced = self._is_sourced(tagger)
+        notes += [tagger.source_note()] if sourced and isinstance(tagger, TextTagger) else []
         notes += [f"Sentences {limit} are left out."] if limit is not None else []
         share = self.options.keep_factual
         notes += [tagger.served.promise(self.mode, share)] if share is not None else []
-        return display.page("Tagged text", notes, records, tagger.keeps(self.mode), self._sourced)
+        return display.page("Tagged text", notes, records, tagger.keeps(self.mode), sourced)
 
     def _continue_jsonl(self) -> None:
         """Tag into a JSONL file, chunk by chunk, from where an earlier run was stopped."""
@@ -440,11 +445,9 @@ class TagCommand:
         settings["question"] = None if options["asking"] else self.documents.question
         if topics := self.documents.topics():
             settings["topics"] = [topic for topic, _ in topics.values()]
-        for name in _LATER:
-            if settings[name] is None:
+        for name, before in _LATER.items():
+            if settings[name] == before:
                 del settings[name]
-        if settings["unit"] == "sentence":  # as in manifests of versions without clauses
-            del settings["unit"]
         if options["method"] not in SAMPLED:
             del settings["samples"]
             if not options["asking"]:

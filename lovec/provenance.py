@@ -7,7 +7,7 @@ applied to, another in silence. What a file depends on besides, its input and it
 
 Inputs, weights and templates are in both as digests; names of models stand beside them for messages. The precision of
 the weights is not a part of a provenance, since it only rounds: a file of tags remembers ``dtype`` among its settings.
-The version of lovec is none of an origin: a run that was begun with one version goes on with the next.
+The version of lovec is not a part of an origin: a run that was begun with one version goes on with the next.
 """
 
 from __future__ import annotations

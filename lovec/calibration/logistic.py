@@ -21,7 +21,7 @@ def fit_logistic(design: Array, target: Array, ridge: Array | None = None) -> tu
     Args:
         design: the inputs x of every item, [K, N]; a row of ones gives an intercept.
         target: soft labels t, [N], in [0, 1].
-        ridge: strength of the penalty of every weight, [K], at least 0; None is not a penalty.
+        ridge: strength of the penalty of every weight, [K], at least 0; None penalises nothing.
 
     Returns:
         The weights [K], and the value of the function.

@@ -148,6 +148,18 @@ def test_what_cannot_be_compared_is_one_line(run: Any, words: list[str], code: i
     assert status == code and out == "" and message in err.splitlines()[-1]
 
 
+def test_evidence_of_rows_says_nothing_to_an_adapter_without_sources(run: Any, model: str, tmp_path: Path) -> None:
+    plain = sft_adapter(tmp_path / "plain", model)
+    row = record_to_dict(Record("a", "Who?", evidence=("Ada wrote.",), sentences=tuple(map(Sentence, TEXTS))))
+    Path("rows.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
+    code, _, err = run("rows.jsonl", "--out", "page.html", adapter=plain)
+    assert code == 0 and "By source" not in err
+    page = Path("page.html").read_text(encoding="utf-8")
+    assert "By source" not in page and "by knowledge" not in page
+    code, _, err = run("rows.jsonl", "--out", "both.html")  # of the one with sources
+    assert code == 0 and "By source" in err and "by knowledge" in Path("both.html").read_text(encoding="utf-8")
+
+
 def test_disagreement_is_marked() -> None:
     near, far = (Sentence("It rained.", confidence=0.2, by_source=value) for value in (0.45, 0.9))
     assert disagrees(far) and not disagrees(near) and not disagrees(replace(far, by_source=None))

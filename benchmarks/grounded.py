@@ -19,7 +19,6 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import torch
@@ -45,17 +44,16 @@ def atlas_answers(split: str) -> list[Record]:
     """Return the labelled answers of Atlas to the one question that training asks."""
     from lovec.datamodules import Atlas
 
-    return list(Atlas(test_sets=["test"]).load(split))
+    return list(Atlas(test_sets=["test"], larger=True).load(split))
 
 
-def atlas_data(folder: Path, share: float) -> Path:
-    """Write the training answers of Atlas, a share of them with articles, and return the file."""
-    rows = atlas_answers("train")
+def atlas_data(folder: Path) -> Path:
+    """Write the training answers of Atlas, each once with an article and once without, and return the file."""
+    rows = [replace(row, rejected=None) for row in atlas_answers("train")]
     values, path = values_of(rows), folder / "train.jsonl"
-    chosen = (Random(f"{row.id}/source").random() < share for row in rows)
-    mixed = [with_article(row, values) if with_source else row for row, with_source in zip(rows, chosen, strict=True)]
+    sourced = [replace(with_article(row, values), id=f"{row.id}/article") for row in rows]
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_records(path, [replace(row, rejected=None) for row in mixed])
+    write_records(path, [*rows, *sourced])
     return path
 
 
@@ -78,7 +76,7 @@ def train(part: str, seed: int, folder: Path) -> dict[str, float]:
         words = ["fit", *(word for config in run["config"] for word in ("--config", config))]
         if part == "atlas":
             words += ["--data", "lovec.datamodules.Demonstrations"]
-            words += ["--data.path", str(atlas_data(folder, SETTINGS[part]["share"])), "--data.val_fraction", "0"]
+            words += ["--data.path", str(atlas_data(folder)), "--data.val_fraction", "0"]
         if (adapter := run.get("adapter")) is not None:
             trained = folder / adapter / "adapter"
             words += ["--model.policy.adapter", str(trained if adapter in SETTINGS[part]["runs"] else ROOT / adapter)]

@@ -80,7 +80,11 @@ def train(part: str, seed: int, folder: Path) -> dict[str, float]:
         if (adapter := run.get("adapter")) is not None:
             trained = folder / adapter / "adapter"
             words += ["--model.policy.adapter", str(trained if adapter in SETTINGS[part]["runs"] else ROOT / adapter)]
-        words += [word for option, value in run["options"].items() for word in (f"--{option}", json.dumps(value))]
+        words += [
+            word
+            for option, value in run["options"].items()
+            for word in (f"--{option}", value if isinstance(value, str) else json.dumps(value))
+        ]
         words += ["--seed_everything", str(seed), "--model.evaluation.modes", '["iterative"]']
         words += ["--trainer.callbacks+=lovec.callbacks.Probe", "--trainer.callbacks.every", "0"]  # no probes
         words += ["--trainer.limit_val_batches", "0", "--trainer.default_root_dir", str(folder / name)]

@@ -19,7 +19,7 @@ from lovec.serving.logs import log_to_stderr
 from lovec.settings import check_count
 from lovec.taggers import Session, open_session
 from lovec.taggers.served_confidence import ServedConfidence
-from lovec.tagging import OPENAI, ApiModel, ApiTagger
+from lovec.tagging import OPENAI, P_TRUE_SCALE, ApiModel, ApiTagger
 from lovec.tags import TagFormat
 from lovec.types import DEFAULT_SCALE, ITERATIVE, MODES, LovecError, Readout
 
@@ -151,25 +151,40 @@ def open_provider(
             texts.
         calibration: the calibration of a model of --engine openai, what `lovec calibrate FILE` wrote for answers that
             `lovec tag` has from it: file or folder; null leaves confidences as they are.
-        text_calibration: the same for texts at /v1/tag, made of given texts that `lovec tag` has scored by --method
-            verbal.
+        text_calibration: the same for texts at /v1/tag, made of given texts that `lovec tag` has scored by the same
+            --method.
 
     Raises:
-        LovecError: there is no such calibration, or it is of something else; or there is one of texts, and another
-            method than verbal, or none.
+        LovecError: there is no such calibration, or it is of something else; or there is one of texts without a method,
+            or one for p_true of another number than the probability of True.
     """
-    if text_calibration is not None and method != "verbal":  # others give no score that stays beside the confidence
-        raise LovecError("--text_calibration is of texts at /v1/tag that --method verbal scores; give --method verbal")
+    if text_calibration is not None and method is None:
+        raise LovecError("--text_calibration is of texts at /v1/tag, which need --method verbal or --method p_true")
     answers = (
         ServedConfidence() if calibration is None else ServedConfidence.of_scores(calibration, asker.model, tags.scale)
     )
-    texts = ServedConfidence()
+    texts, readout = ServedConfidence(), None
     if text_calibration is not None:
-        texts = ServedConfidence.of_scores(text_calibration, asker.model, DEFAULT_SCALE, ITERATIVE)
+        scale = P_TRUE_SCALE if method == "p_true" else DEFAULT_SCALE
+        texts = ServedConfidence.of_scores(text_calibration, asker.model, scale, ITERATIVE)
+        readout = _text_readout(texts, method, text_calibration)
     served = replace(answers, calibrations={**answers.calibrations, **texts.calibrations})
-    of_means = any(made.needs_distribution for made in texts.calibrations.values())
-    readout: Readout | None = "mean" if of_means else None  # answers have the mean anyway
     return ApiTagger(asker, method, readout=readout, instruction=instruction, tags=tags, served=served)
+
+
+def _text_readout(texts: ServedConfidence, method: str | None, path: str) -> Readout | None:
+    """Return how the method of given texts is read for a calibration; None where it is read in one way only."""
+    of_means = all(made.needs_distribution for made in texts.calibrations.values())
+    if method == "verbal":
+        return "mean" if of_means else None  # answers have the mean anyway
+    if not of_means:  # the reply alone is 0 or 1
+        from lovec.datasets.scored import MEAN  # here, because it needs torch
+
+        raise LovecError(
+            f"the calibration {path} is of stated scores, and --method p_true needs one of the probability of True; "
+            f"make it with: lovec calibrate FILE --layout lovec --confidence '{MEAN}'"
+        )
+    return None
 
 
 def checked_origin(origin: str) -> str:

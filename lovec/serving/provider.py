@@ -26,7 +26,7 @@ from lovec.taggers.freeform import CUT_BY_STOP, ScoredSpan, TextReader
 from lovec.taggers.scoring import ScoredSentence
 from lovec.tagging import SAMPLED, ApiTagger
 from lovec.tagging.apis import Word
-from lovec.types import FREE_FORM, LovecError, Mode, Record, Sentence
+from lovec.types import FREE_FORM, ITERATIVE, LovecError, Mode, Record, Sentence
 
 T = TypeVar("T")
 
@@ -157,20 +157,28 @@ class ProviderWorker(TaskWorker):
             raise CallFailed("the answer was cut off (content_filter)")
         for span in reader.ending():
             put(ScoredSpan(span, tagger.read_span(span)))
-        problems = [self._unknown(unknown)] if unknown and tagger.wishes[0] else []
+        stated = "the stated score"
+        problems = [self._unknown(unknown, FREE_FORM, stated)] if unknown and tagger.wishes[0] else []
         return AnswerEnd(reader.stopped or reply.finish != "length", reply.tokens_in, reply.tokens_out, problems)
 
-    def _unknown(self, sentences: int) -> str:
-        """Return what follows from log-probabilities that the provider has not given."""
+    def _unknown(self, sentences: int, mode: Mode, otherwise: str) -> str:
+        """Return what follows from log-probabilities that the provider has not given.
+
+        Args:
+            sentences: number of sentences without.
+            mode: how they were tagged.
+            otherwise: what their confidence is where no calibration needs log-probabilities.
+        """
         problem = f"the provider gives no log-probabilities of the scores of {counted(sentences, 'sentence')}"
-        if FREE_FORM not in self.tagger.served.calibrations:
-            return f"{problem}: the confidence is the stated score"
+        if mode not in self.tagger.served.calibrations:
+            return f"{problem}: the confidence is {otherwise}"
         return f"{problem}, and the calibration needs them, so there is no confidence"
 
     async def _rate(self, job: TextJob) -> Record:
         """Return a given text whose sentences the provider was asked about; they are handed over in their order."""
         tagger, record = self.tagger, job.record
         problems: list[str] = []
+        is_p_true = tagger.method == "p_true"
         try:
             async with asyncio.TaskGroup() as tasks:
                 unknown = 0
@@ -183,12 +191,12 @@ class ProviderWorker(TaskWorker):
                         if isinstance(word, str):
                             problems.append(f"sentence {at + 1} has no confidence: {word}")
                         else:
-                            unknown += tagger.method == "p_true" and word.logps is None
+                            unknown += word.logps is None and (is_p_true or tagger.readout == "mean")
                         sentence = tagger.read_word(part, None if isinstance(word, str) else word)
                     job.put(ScoredSentence(0, at, sentence))
                 if unknown:
-                    of = counted(unknown, "sentence")
-                    problems.append(f"the provider gives no log-probabilities of {of}: the confidence is 0 or 1")
+                    otherwise = "0 or 1" if is_p_true else "the stated score"
+                    problems.append(self._unknown(unknown, ITERATIVE, otherwise))
         except ExceptionGroup as group:
             raise group.exceptions[0] from None
         return replace(record, meta={**record.meta, "problems": problems})

@@ -1,6 +1,6 @@
 """Tag any text: the work behind ``lovec tag`` and ``lovec.tag``."""
 
-from lovec.tagging.apis import OPENAI, ApiModel, ApiTagger
+from lovec.tagging.apis import OPENAI, P_TRUE_SCALE, ApiModel, ApiTagger
 from lovec.tagging.base import DocumentTagger, with_unknown_words
 from lovec.tagging.methods import SAMPLED, Method, MethodTagger, check_questions
 from lovec.tagging.texts import (
@@ -21,6 +21,7 @@ __all__ = [
     "CUT_OFF",
     "DEFAULT_QUESTION",
     "OPENAI",
+    "P_TRUE_SCALE",
     "SAMPLED",
     "ApiModel",
     "ApiTagger",

@@ -54,13 +54,15 @@ T = TypeVar("T")
 OPENAI = "openai"
 """Name of the engine that is a model behind chat completions."""
 
+P_TRUE_SCALE = Scale(("False", "True"))
+"""The words of p(true), whose probabilities are the distribution of a sentence."""
+
 _LOGPROBS: Sequence[Mapping[str, Any]] = (
     {"logprobs": True, "top_logprobs": 20},
     {"logprobs": True, "top_logprobs": 5},  # the most that some servers give
     {},
 )
 _SHORT = Sampling(16)  # of a reply that is a word
-_TRUTH = Scale(("False", "True"))
 _TRUTH_REPLY = re.compile(r"\W*(true|false)\b", re.IGNORECASE)
 _NUMBER_REPLY = re.compile(r"\W*(?:confidence(?:\s+score)?\W*)?(\d{1,2})(?:\s*(?:/|out of)\s*10)?\W*", re.IGNORECASE)
 _SUPPORT_REPLY = re.compile(r"\W*(yes|no)\b", re.IGNORECASE)
@@ -491,7 +493,7 @@ class ApiTagger(DocumentTagger):
         wording, pattern, words = self._wording.verbal, _NUMBER_REPLY, DEFAULT_SCALE.words
         wishes: Sequence[Mapping[str, Any]] = _LOGPROBS if self.readout == "mean" else ({},)
         if self.method == "p_true":
-            wording, pattern, words, wishes = self._wording.p_true, _TRUTH_REPLY, _TRUTH.words, _LOGPROBS
+            wording, pattern, words, wishes = self._wording.p_true, _TRUTH_REPLY, P_TRUE_SCALE.words, _LOGPROBS
         fill = {"question": record.question.strip(), "context": context}
         return [
             self._word_prompt(wording.format(**fill, sentence=sentence.text), pattern, words, wishes)
@@ -568,15 +570,18 @@ class ApiTagger(DocumentTagger):
         plain = Sentence(sentence.text, sentence.factuality, claim=sentence.claim, part_of=sentence.part_of)
         if word is None:
             return plain
+        calibration = self.served.calibrations.get(ITERATIVE)
         if self.method == "verbal":
             mean = self.readout == "mean" and word.logps is not None
             readout: Readout = "mean" if mean else "stated"
-            calibration = self.served.calibrations.get(ITERATIVE)
             return read_out(plain, word.level, word.logps, None, DEFAULT_SCALE, readout, calibration)
-        if word.logps is None:
-            return replace(plain, confidence=float(word.level))
-        false, true = map(math.exp, word.logps)
-        return replace(plain, confidence=true / (false + true))
+        sentence = replace(plain, confidence=float(word.level))
+        if word.logps is not None:
+            false, true = map(math.exp, word.logps)
+            sentence = replace(
+                plain, confidence=true / (false + true), distribution=(false, true), levels=P_TRUE_SCALE.size
+            )
+        return sentence if calibration is None else replace(sentence, confidence=calibration.confidence(sentence))
 
     def read_span(self, span: TaggedSentence, items: Sequence[Any] = ()) -> Sentence:
         """Return a tagged span of an answer as a sentence with its confidence.

@@ -412,7 +412,7 @@ def test_given_texts_are_scored_by_a_method(provider: ChatServer, method: Any) -
     assert [e["confidence"] for e in data["confidence"][1:]] == pytest.approx(expected)
     assert [e for event in events for e in event["confidence"]] == data["confidence"]
     assert failed[0] == 502 and "HTTP 503" in failed[1]["error"]["message"]
-    assert ("no log-probabilities of 1 sentence" in str(silent["problems"])) == (method == "p_true")
+    assert ("no log-probabilities of the scores of 1 sentence" in str(silent["problems"])) == (method == "p_true")
     if broken is not None:
         assert broken["confidence"][0]["confidence"] is None  # the heading
         missing = [place for place in (1, 2) if broken["confidence"][place]["confidence"] is None]
@@ -420,32 +420,52 @@ def test_given_texts_are_scored_by_a_method(provider: ChatServer, method: Any) -
         assert f"sentence {missing[0] + 1} has no confidence: the reply is" in broken["problems"][0]
 
 
-@pytest.mark.parametrize("readout", ["stated", "mean"])
-def test_texts_have_the_confidences_of_their_own_calibration(provider: ChatServer, readout: Any) -> None:
+def before_calibration(text: str, method: str, readout: str | None) -> float:
+    """Return what a method reads of a sentence."""
+    if method == "p_true":
+        return (planted(text) + 1) / 12
+    return mean(planted(text)) if readout == "mean" else planted(text) / 10
+
+
+@pytest.mark.parametrize(("method", "readout"), [("verbal", "stated"), ("verbal", "mean"), ("p_true", None)])
+def test_texts_have_the_confidences_of_their_own_calibration(provider: ChatServer, method: Any, readout: Any) -> None:
     draw, rows = random.Random(0), []
     texts = [Record(f"t{n}", QUESTION, answer=" ".join(written(f"Number {n}?"))) for n in range(40)]
-    for record in model(provider, method="verbal", readout=readout).stream(texts, ITERATIVE):
+    for record in model(provider, method=method, readout=readout).stream(texts, ITERATIVE):
         if isinstance(record, Record):
             truth = [float(draw.random() < 0.2 + (s.stated or 0.0) / 2) for s in record.sentences]
             rows.append(json.dumps(record_to_dict(record.with_factuality(truth))))
     Path("texts.jsonl").write_text("\n".join(rows), encoding="utf-8")
-    column = "mean of the distribution" if readout == "mean" else "stated"
+    column = "stated" if readout == "stated" else "mean of the distribution"
     calibrated("texts.jsonl", "--layout", "lovec", "--confidence", column, "--keep_factual", "0.3")
     calibration, body = (
         lovec.load_calibration("made"),
         {"text": "It has a bridge. It makes clocks.", "question": QUESTION},
     )
     facts = ["It has a bridge.", "It makes clocks."]
-    before = [mean(planted(t)) if readout == "mean" else planted(t) / 10 for t in facts]
+    before = [before_calibration(text, method, readout) for text in facts]
     provider.calls.clear()
     asker = ApiModel("gpt", provider.url, retries=2)
-    with running(open_provider(asker, INSTRUCTION, DEFAULT_TAGS, "verbal", text_calibration="made")) as server:
+    with running(open_provider(asker, INSTRUCTION, DEFAULT_TAGS, method, text_calibration="made")) as server:
         data = post(server, json.dumps({**body, "keep_factual": 0.3}).encode(), "/v1/tag")[1]
         answer = message(post(server, chat(QUESTION)))
+        provider.silent = True
+        silent = post(server, json.dumps(body).encode(), "/v1/tag")[1]
     assert [e["confidence"] for e in data["confidence"]] == pytest.approx(list(calibration(before)), abs=1e-9)
     assert [e["kept"] for e in data["confidence"]] == list(calibration.keeps(before, keep_factual=0.3))
     own = [mean(planted(t)) for t in written(QUESTION)]
     assert [e["confidence"] for e in answer["confidence"]] == pytest.approx(own)
+    if readout != "stated":
+        assert [e["confidence"] for e in silent["confidence"]] == [None, None]
+        assert "of 2 sentences, and the calibration needs them, so there is no confidence" in silent["problems"][0]
+
+
+def test_p_true_is_not_calibrated_by_stated_scores(provider: ChatServer) -> None:
+    labelled(provider)
+    calibrated("labelled.jsonl", "--layout", "lovec", "--confidence", "stated")
+    asker = ApiModel("gpt", provider.url)
+    with pytest.raises(LovecError, match="needs one of the probability of True"):
+        open_provider(asker, INSTRUCTION, DEFAULT_TAGS, "p_true", text_calibration="made")
 
 
 def test_without_a_method_given_texts_are_refused(provider: ChatServer) -> None:
@@ -510,7 +530,7 @@ def distributions() -> list[tuple[float, ...]]:
         (["--model", "world", "--calibration", "x"], "--calibration is of --engine openai"),
         (["--model", "world", "--method", "verbal"], "--method is of --engine openai"),
         (["--engine", "openai", "--model", "gpt", "--calibration", "none"], "there is no calibration none"),
-        (["--engine", "openai", "--model", "gpt", "--text_calibration", "x"], "give --method verbal"),
+        (["--engine", "openai", "--model", "gpt", "--text_calibration", "x"], "which need --method verbal or"),
         (["--engine", "openai", "--model", "gpt"], "$OPENAI_API_KEY is not set"),
     ],
 )

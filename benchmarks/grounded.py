@@ -19,7 +19,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import yaml
@@ -29,7 +29,11 @@ from grounded_atlas import values_of, with_article
 from lovec.datasets.jsonl import write_records
 from lovec.metrics.functional import brier_score, ece_m, spearman
 from lovec.metrics.records import confidence_of
-from lovec.types import Record
+from lovec.types import Record, Sentence
+
+if TYPE_CHECKING:
+    from lovec.calibration.maps import FeatureMap
+    from lovec.taggers import Session
 
 RESULTS = ROOT / "benchmarks" / "results" / "grounded.json"
 PAGE = ROOT / "docs" / "grounded.md"
@@ -100,27 +104,51 @@ def measure(part: str, split: str, adapters: Mapping[str, str]) -> dict[str, Any
         split: "validation" or "test".
         adapters: their folders by name. The first one is that of the table of both truths.
     """
-    from lovec.taggers import IterativeTagger, open_session
+    from lovec.calibration import fit_map
+    from lovec.taggers import open_session
 
     pairs = measured_answers(part, split)
+    held_out = measured_answers(part, "validation") if split == "test" else []
     rows, cells = [], []
     for name, adapter in adapters.items():
         with open_session(MODELS[part], adapter) as session:
-            tagger = IterativeTagger(session.engine, session.encoder)
-            known = tagger.tag([plain for plain, _ in pairs])
-            told = tagger.tag([sourced for _, sourced in pairs])
-            grounded = session.encoder.grounding is not None
-        for truth, records in (("knowledge", known), ("source", told)):
-            if truth == "source" and not grounded:
-                continue
+            tagged, fitted_on = _tagged(session, pairs), _tagged(session, held_out)
+        for truth, records in tagged.items():
             rows += [{"method": name, "truth": truth, "readout": r, **_scores(records, r)} for r in ("stated", "mean")]
-        cells = cells or _cells(known, told)
+            if held_out:
+                calibrated = _mapped(records, fit_map(fitted_on[truth]).map)
+                rows.append({"method": name, "truth": truth, "readout": "calibrated", **_scores(calibrated, "stated")})
+        if "source" in tagged:
+            cells = cells or _cells(tagged["knowledge"], tagged["source"])
     answers = [pair[0] for pair in pairs]
     constant = {
         truth: statistics.pvariance([s.factuality or 0.0 for row in group for s in row.sentences])
         for truth, group in (("knowledge", answers), ("source", [pair[1] for pair in pairs]))
     }
     return {"split": split, "answers": len(pairs), "constant_brier": constant, "rows": rows, "cells": cells}
+
+
+def _tagged(session: Session, pairs: Sequence[tuple[Record, Record]]) -> dict[str, list[Record]]:
+    """Return answers tagged without articles, and with them if the adapter takes any, by the truth of their labels."""
+    from lovec.taggers import IterativeTagger
+
+    tagger = IterativeTagger(session.engine, session.encoder)
+    found = {"knowledge": tagger.tag([plain for plain, _ in pairs])}
+    if session.encoder.grounding is not None:
+        found["source"] = tagger.tag([sourced for _, sourced in pairs])
+    return found
+
+
+def _mapped(records: Sequence[Record], fitted: FeatureMap) -> list[Record]:
+    """Return records whose confidences are their mean readout by a map, and without scores."""
+    from lovec.calibration.calibration import confidence_by
+
+    def one(sentence: Sentence) -> Sentence:
+        mean = confidence_of(sentence, "mean")
+        confidence = None if mean is None else confidence_by(fitted, [mean])
+        return replace(sentence, score=None, distribution=None, confidence=confidence)
+
+    return [replace(record, sentences=tuple(map(one, record.sentences))) for record in records]
 
 
 def _scores(records: Sequence[Record], readout: str) -> dict[str, Any]:

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
-import signal
-import socket
-import subprocess
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -20,6 +15,7 @@ import pytest
 import torch
 from served import chat, post, running, until
 from tinyrun import Lengths, Rows, Truth, fit, module, tiny
+from vllmserver import VLLM_SERVER, vllm_server
 
 from lovec.encoding import Encoder
 from lovec.engines import RemoteVllm, TransformersEngine
@@ -31,25 +27,10 @@ from lovec.tags import TagFormat
 from lovec.types import LovecError, Record, Sampling, Sentence
 from lovec.written import choice_logps, steps_behind
 
-PYTHON = os.environ.get("VLLM_PYTHON", "")
-START_S = 300
 CHAT = "/v1/chat/completions"
+LORA = "--enable-lora --max-lora-rank 8 --max-loras 1 --max-cpu-loras 2 --logprobs-mode processed_logprobs"
 
-pytestmark = [
-    pytest.mark.vllm,
-    pytest.mark.skipif(not PYTHON, reason="VLLM_PYTHON does not name the python of an environment with vLLM"),
-]
-
-SETTINGS = {
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "OMP_NUM_THREADS": "1",
-    "HF_HUB_OFFLINE": "1",
-    "VLLM_NO_USAGE_STATS": "1",
-    "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
-}
-ENGINE = "--enable-lora --max-lora-rank 8 --max-loras 1 --max-cpu-loras 2 --block-size 32"
-ENGINE += " --logprobs-mode processed_logprobs --enable-prompt-tokens-details"
+pytestmark = VLLM_SERVER
 
 
 @pytest.fixture(scope="module")
@@ -60,38 +41,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def url(served: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Address of a server that reports to be healthy; the end of its log is shown where it does not start."""
-    folder = tmp_path_factory.mktemp("server")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    log = folder / "server.log"
-    command = [PYTHON, "-m", "vllm.entrypoints.openai.api_server", "--model", served, "--served-model-name", "tiny"]
-    command += ["--host", "127.0.0.1", "--port", str(port), "--enforce-eager", "--dtype", "float32", *ENGINE.split()]
-    with open(log, "wb") as output:
-        process = subprocess.Popen(
-            command, env={**os.environ, **SETTINGS}, stdout=output, stderr=output, start_new_session=True
-        )
-    try:
-        deadline = time.monotonic() + START_S
-        while not healthy(f"http://127.0.0.1:{port}/health"):
-            end = log.read_text(errors="replace")[-3000:]
-            assert process.poll() is None, f"the server ended:\n{end}"
-            assert time.monotonic() < deadline, f"the server did not start in {START_S} s:\n{end}"
-            time.sleep(0.5)
-        yield f"http://127.0.0.1:{port}/v1"
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGTERM)
-            process.wait(60)
-
-
-def healthy(health: str) -> bool:
-    try:
-        with urllib.request.urlopen(health, timeout=5) as reply:
-            return bool(reply.status == 200)
-    except (urllib.error.URLError, OSError):
-        return False
+    """Address of a server."""
+    with vllm_server(served, "tiny", tmp_path_factory.mktemp("server"), LORA.split()) as address:
+        yield address
 
 
 def records(count: int) -> list[Record]:

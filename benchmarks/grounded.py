@@ -182,6 +182,7 @@ def _cells(known: Sequence[Record], told: Sequence[Record]) -> list[dict[str, An
 
 def run(flags: argparse.Namespace) -> dict[str, Any]:
     """Train and measure the parts that are asked for; other parts stay as the file has them."""
+    flags.only_print |= flags.validate
     parts = json.loads(RESULTS.read_text(encoding="utf-8"))["parts"] if RESULTS.exists() else {}
     for part in flags.parts:
         folder = flags.out / part / f"seed-{flags.seed}"

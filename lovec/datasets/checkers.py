@@ -110,7 +110,7 @@ def is_factcheck_gpt(row: Row) -> bool:
 
 @layout("Factcheck-GPT: sentences", "prompt response sentences", fits=is_factcheck_gpt, short="factcheck-gpt")
 def factcheck_gpt(row: Row, reading: Reading) -> Iterator[Record]:
-    """Read an answer with the labels of its sentences; the passages that were retrieved for its claims are its evidence.
+    """Read an answer with the labels of its sentences; the passages retrieved for its claims are its evidence.
 
     A label says whether a sentence is true; sentences that need no check have none. ``meta["supported"]`` has for every
     sentence what the passages alone say of it, by people's stances, see `_supported`; there is none in a file without

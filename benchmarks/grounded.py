@@ -4,6 +4,7 @@
     python benchmarks/grounded.py --parts atlas       # real cities only; the other part stays as it is
     python benchmarks/grounded.py --validate          # train, measure on validation answers, and print
     python benchmarks/grounded.py --from-runs         # measure what finished runs have written
+    python benchmarks/grounded.py --baselines         # measure only the baselines; adapters stay as they are
     python benchmarks/grounded.py --page              # only write the table from the file
 
 grounded.yaml has the settings. Every test answer is tagged twice, with an article about its subject and without, and
@@ -25,8 +26,10 @@ import torch
 import yaml
 from common import ROOT, page_options, provenance, run_for_page, run_lovec, versions_text
 from grounded_atlas import values_of, with_article
+from grounded_baselines import cross_fitted, read_by_baselines
 
 from lovec.datasets.jsonl import write_records
+from lovec.metrics.bootstrap import by_question
 from lovec.metrics.functional import brier_score, ece_m, spearman
 from lovec.metrics.records import confidence_of
 from lovec.types import Record
@@ -119,9 +122,28 @@ def measure(part: str, split: str, adapters: Mapping[str, str]) -> dict[str, Any
     return {"split": split, "answers": len(pairs), "constant_brier": constant, "rows": rows, "cells": cells}
 
 
+def measure_baselines(part: str, split: str) -> dict[str, Any]:
+    """Measure baselines that read the articles without being trained, as they are and after an isotonic map.
+
+    The map of an answer is fitted to the labels of other answers of the split.
+    """
+    rows = []
+    for name, records in read_by_baselines(MODELS[part], [row for _, row in measured_answers(part, split)]).items():
+        plain = by_question(records, "stated")
+        for method, found in ((name, plain), (f"{name} + isotonic", cross_fitted(plain))):
+            pairs = [pair for both in found.values() for pair in zip(*both, strict=True)]
+            rows.append({"method": method, "truth": "source", "readout": "-", **_figures(pairs)})
+    about = provenance()
+    return {"date": about["date"], "commit": about["commit"], "rows": rows}
+
+
 def _scores(records: Sequence[Record], readout: str) -> dict[str, Any]:
     found = [(confidence_of(s, readout), s.factuality) for record in records for s in record.sentences]
-    pairs = [(c, f) for c, f in found if c is not None and f is not None]
+    return _figures([(c, f) for c, f in found if c is not None and f is not None])
+
+
+def _figures(pairs: Sequence[tuple[float, float]]) -> dict[str, Any]:
+    """Return the metrics of pairs of confidence and factuality, and their number."""
     confidence, factuality = (torch.tensor(column, dtype=torch.float64) for column in zip(*pairs, strict=True))
     measures = {"brier": brier_score, "ece_m": ece_m, "spearman": spearman}
     return {"n": len(pairs), **{name: float(measure(confidence, factuality)) for name, measure in measures.items()}}
@@ -151,7 +173,11 @@ def _cells(known: Sequence[Record], told: Sequence[Record]) -> list[dict[str, An
 def run(flags: argparse.Namespace) -> dict[str, Any]:
     """Train and measure the parts that are asked for; other parts stay as the file has them."""
     parts = json.loads(RESULTS.read_text(encoding="utf-8"))["parts"] if RESULTS.exists() else {}
+    split = "validation" if flags.validate else "test"
     for part in flags.parts:
+        if flags.baselines:
+            parts[part]["baselines"] = measure_baselines(part, split)
+            continue
         folder = flags.out / part / f"seed-{flags.seed}"
         note = folder / "benchmark.json"
         if not flags.from_runs:
@@ -159,7 +185,7 @@ def run(flags: argparse.Namespace) -> dict[str, Any]:
             note.write_text(json.dumps(made), encoding="utf-8")
         adapters = {name: str(folder / name / "adapter") for name in reversed(SETTINGS[part]["runs"])}
         adapters["shipped, without sources"] = str(ROOT / "lovec" / "datasets" / part / "adapter")
-        found = measure(part, "validation" if flags.validate else "test", adapters)
+        found = measure(part, split, adapters) | {"baselines": measure_baselines(part, split)}
         parts[part] = json.loads(note.read_text(encoding="utf-8")) | found
     return {"parts": parts}
 
@@ -178,7 +204,8 @@ def table(results: Mapping[str, Any]) -> str:
             "| Adapter | Truth | Readout | BS | ECE-M | SC |",
             "|---|---|---|---|---|---|",
         ]
-        for row in found["rows"]:
+        baselines = found.get("baselines", {"rows": []})
+        for row in [*found["rows"], *baselines["rows"]]:
             values = " | ".join(f"{100 * row[name]:.1f}" for name in ("brier", "ece_m", "spearman"))
             lines.append(f"| {row['method']} | by {row['truth']} | {row['readout']} | {values} |")
         lines += [
@@ -190,7 +217,8 @@ def table(results: Mapping[str, Any]) -> str:
             words = " | ".join("true" if cell[name] else "false" for name in ("by_source", "by_knowledge"))
             means = " | ".join(f"{cell[name]:.2f}" for name in ("confidence_by_source", "confidence_by_knowledge"))
             lines.append(f"| {words} | {cell['n']} | {means} |")
-        lines += ["", f"{versions_text(found)}.", ""]
+        apart = f" Baselines: {baselines['date']}, commit {baselines['commit']}." if baselines["rows"] else ""
+        lines += ["", f"{versions_text(found)}.{apart}", ""]
     return "\n".join(lines).rstrip()
 
 
@@ -201,6 +229,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "grounded", help="folder of the runs")
     parser.add_argument("--validate", action="store_true", help="measure on validation answers; implies --only-print")
     parser.add_argument("--from-runs", action="store_true", help="measure what finished runs have written")
+    parser.add_argument("--baselines", action="store_true", help="measure only the baselines, without any run")
     run_for_page(parser, run, table, RESULTS, PAGE, MARKS)
 
 

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from tinyrun import tiny
+from tinyrun import Lengths, Rows, module, tiny, trainer
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
 from lovec.baselines import BaselineResources, Samples, SentenceLikelihood, SourceOverlap, Wording
+from lovec.datasets.jsonl import read_records
 from lovec.encoding import Encoder, Grounding
 from lovec.engines import TransformersEngine
+from lovec.evaluation import Comparison
 from lovec.grounding import encoder_of
+from lovec.modules import EvaluationConfig
 from lovec.prompts import prompt
 from lovec.types import LovecError, Record, Sentence
 
@@ -30,7 +34,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     base: LlamaForCausalLM = AutoModelForCausalLM.from_pretrained(path)
     engine = TransformersEngine(max_rows=3)
     engine.sync(SimpleNamespace(model=base.eval()))
-    return SimpleNamespace(base=base, engine=engine, encoder=Encoder(AutoTokenizer.from_pretrained(path)))
+    return SimpleNamespace(path=path, base=base, engine=engine, encoder=Encoder(AutoTokenizer.from_pretrained(path)))
 
 
 def attached(baseline: Any, model: Any) -> Any:
@@ -109,3 +113,25 @@ def test_names_and_settings_of_likelihoods_with_sources() -> None:
         SentenceLikelihood(evidence="some")  # type: ignore[arg-type]
     with pytest.raises(LovecError, match="evidence_tokens"):
         SentenceLikelihood(evidence_tokens=0)
+
+
+class Sourced(Rows):
+    """Answers of which every second one has evidence."""
+
+    def load(self, split: str) -> list[Record]:
+        rows = super().load(split)
+        return [replace(row, evidence=("Ada wrote notes on engines.",) * (at % 2)) for at, row in enumerate(rows)]
+
+
+def test_a_test_has_their_rows_and_leaves_out_answers_without_evidence(model: Any, tmp_path: Path) -> None:
+    config = EvaluationConfig(modes=["iterative"], max_new_tokens=8, rows=8, vanilla=False, recalibrated_baselines=True)
+    baselines = [SourceOverlap(), SentenceLikelihood(evidence="gain")]
+    made = module(Comparison, model.path, oracle=Lengths(), evaluation=config, baselines=baselines)
+    trainer(tmp_path).test(made, Sourced(), verbose=False)
+    rows = {row.method: row for row in made.results if row.level == "sentence"}
+    sourced = [row for row in Sourced().load("test") if row.evidence]
+    for name, file in (("Overlap", "overlap"), ("Likelihood-gain", "likelihood-gain")):
+        assert rows[name].n == sum(len(row.sentences) for row in sourced) and f"{name} + isotonic" in rows
+        tagged = {record.id: record for record in read_records(tmp_path / f"test/rows/{file}.iterative.jsonl")}
+        with_one = {row_id for row_id, row in tagged.items() if row.sentences[0].confidence is not None}
+        assert with_one == {row.id for row in sourced}

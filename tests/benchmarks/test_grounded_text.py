@@ -19,7 +19,7 @@ def test_maps_do_not_see_the_labels_that_they_are_measured_on(script: Any) -> No
     for constant in (True, False):
         found = script.cross_fitted(pairs, constant)
         assert list(map(len, found.values())) == [2] * 10 and found.keys() == pairs.keys()
-        for name, (confidences, labels) in pairs.items():
+        for name, (confidences, _) in pairs.items():
             changed = script.cross_fitted({**pairs, name: (confidences, [1.0, 1.0])}, constant)
             assert changed[name][0] == found[name][0] and changed[name][1] != found[name][1]
             assert any(changed[other][0] != found[other][0] for other in pairs)

@@ -49,12 +49,14 @@ def _gains(given: Record, plain: Record) -> Iterator[float | None]:
         yield gain_of(*(None if c is None else math.log(max(c, 1e-300)) for c in (one.confidence, other.confidence)))
 
 
-def cross_fitted(pairs: QuestionPairs, constant: bool = False) -> dict[str, tuple[list[float], Sequence[float]]]:
+def cross_fitted(pairs: QuestionPairs) -> dict[str, tuple[list[float], Sequence[float]]]:
     """Return pairs with confidences after a map that was fitted without the answers of their part.
 
     Args:
         pairs: confidences and factualities by answer; all answers about one person or question are one.
-        constant: whether the map is the mean factuality of the other parts, and not isotonic regression.
+
+    Returns:
+        The pairs with isotonic confidences; where all of the other parts are equal, with their mean factuality.
     """
     names = sorted(pairs)
     Random("parts").shuffle(names)
@@ -62,7 +64,7 @@ def cross_fitted(pairs: QuestionPairs, constant: bool = False) -> dict[str, tupl
     for part in range(FOLDS):
         others = [pairs[name] for at, name in enumerate(names) if at % FOLDS != part]
         confidences, labels = ([value for pair in others for value in pair[side]] for side in (0, 1))
-        fitted = None if constant or len({*confidences}) < 2 else Isotonic.fit(confidences, labels)
+        fitted = None if len({*confidences}) < 2 else Isotonic.fit(confidences, labels)
         mean = sum(labels) / len(labels)
         for name in names[part::FOLDS]:
             own, truth = pairs[name]

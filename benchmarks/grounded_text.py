@@ -17,6 +17,7 @@ import argparse
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +34,8 @@ from common import (
     run_lovec,
     versions_text,
 )
-from grounded_baselines import CONSTANT, PLAIN, cross_fitted, read_by_baselines, without_evidence
-from real_data import read_set, write_split
+from grounded_baselines import CONSTANT, cross_fitted, read_by_baselines, without_evidence
+from real_data import FOLDS, fold_of, read_set, write_split
 
 from lovec.datasets.jsonl import read_records
 from lovec.metrics.bootstrap import resample
@@ -96,11 +97,17 @@ def train(fold: int, folder: Path, labels: Path) -> None:
     run_lovec(words, folder / "fit.log", f"WikiBio, fold {fold}")
 
 
+def chosen(records: Sequence[Record], folds: Sequence[int] | None) -> list[Record]:
+    """Return the answers about the persons, or to the questions, of some folds; None is all of them."""
+    of_person = fold_of(records)
+    return [record for record in records if folds is None or of_person[record.meta["person"]] in folds]
+
+
 def measured(flags: argparse.Namespace, part: str) -> Iterator[tuple[str, str, dict[str, list[float | None]]]]:
     """Yield data set, method and confidences by answer, of the methods of a part."""
     if part == "trained":
         found: dict[str, dict[str, list[float | None]]] = {}
-        for fold in flags.folds:
+        for fold in flags.folds or [0]:
             folder = flags.out / f"fold-{fold}"
             if not flags.from_runs:
                 train(fold, folder, flags.data)
@@ -110,7 +117,7 @@ def measured(flags: argparse.Namespace, part: str) -> Iterator[tuple[str, str, d
         yield from (("wikibio", method, values) for method, values in found.items())
         return
     for data in flags.sets:
-        records = read_set(data, flags.data)
+        records = chosen(read_set(data, flags.data), flags.folds)
         if part == "adapter":
             methods = tagged(flags.adapter, records, "trained on Atlas")
         else:
@@ -122,7 +129,7 @@ def measured(flags: argparse.Namespace, part: str) -> Iterator[tuple[str, str, d
 
 
 def run(flags: argparse.Namespace) -> dict[str, Any]:
-    """Measure what is asked for; the confidences of other methods stay as the file has them.
+    """Measure what is asked for; other confidences stay as the file has them.
 
     Raises:
         SystemExit: the adapter that is to be measured is not given.
@@ -134,9 +141,10 @@ def run(flags: argparse.Namespace) -> dict[str, Any]:
     for part in flags.measure:
         begin, about = time.monotonic(), provenance()
         for data, method, values in measured(flags, part):
-            rounded = {name: [c if c is None else round(c, 4) for c in row] for name, row in sorted(values.items())}
+            known = found.get((data, method), {"values": {}})["values"] if flags.folds else {}
+            known |= {name: [c if c is None else round(c, 4) for c in row] for name, row in values.items()}
             made = {name: about[name] for name in ("date", "commit")}
-            found[data, method] = {"data": data, "method": method, **made, "values": rounded}
+            found[data, method] = {"data": data, "method": method, **made, "values": dict(sorted(known.items()))}
         print(f"{part}: {time.monotonic() - begin:.0f} s", flush=True)
     answers = [
         {"data": data, "id": record.id, **truths_of(record)} for data in DATA for record in read_set(data, flags.data)
@@ -146,7 +154,9 @@ def run(flags: argparse.Namespace) -> dict[str, Any]:
 
 
 def rows_of(answers: Sequence[Mapping[str, Any]], confidences: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield the figures of every method, as it is and after a map: of all answers, and of those of tested folds.
+    """Yield the figures of every method, as it is and after a map, on every set of answers that a method has measured.
+
+    On each of these sets stand all the methods that have measured the whole of it.
 
     Args:
         answers: labels of the sentences, by answer.
@@ -155,17 +165,18 @@ def rows_of(answers: Sequence[Mapping[str, Any]], confidences: Sequence[Mapping[
     for data in DATA:
         entries = {entry["method"]: entry["values"] for entry in confidences if entry["data"] == data}
         everything = {answer["id"]: answer for answer in answers if answer["data"] == data}
-        held_out = {name for method, values in entries.items() if method.startswith(TRAINED) for name in values}
-        for group, names in (("all", set(everything)), ("held out", held_out)):
-            for truth in TRUTHS[data] if names else ():
-                of_group = {"data": data, "answers": group, "truth": truth}
-                for method, values in entries.items():
-                    if names <= values.keys():
-                        pairs = {name: _pairs(values[name], everything[name][truth]) for name in sorted(names)}
-                        if method == PLAIN:  # it has a confidence for every sentence, which the constant replaces
-                            yield {**of_group, "method": CONSTANT, "map": None, **figures(cross_fitted(pairs, True))}
-                        yield {**of_group, "method": method, "map": None, **figures(pairs)}
-                        yield {**of_group, "method": method, "map": "isotonic", **figures(cross_fitted(pairs))}
+        groups = sorted({frozenset(values) for values in entries.values()}, key=len, reverse=True)
+        for names, truth in product(map(sorted, groups), TRUTHS[data]):
+            labels = {name: everything[name][truth] for name in names}
+            constant = {name: _pairs([0.5] * len(row), row) for name, row in labels.items()}
+            of_group = {"data": data, "truth": truth}
+            same = figures(cross_fitted(constant)) | {"spearman": None}  # it orders nothing but the parts
+            yield {**of_group, "method": CONSTANT, "map": None, **same}
+            for method, values in entries.items():
+                if values.keys() >= labels.keys():
+                    pairs = {name: _pairs(values[name], row) for name, row in labels.items()}
+                    yield {**of_group, "method": method, "map": None, **figures(pairs)}
+                    yield {**of_group, "method": method, "map": "isotonic", **figures(cross_fitted(pairs))}
 
 
 def _pairs(confidences: Sequence[float | None], labels: Sequence[float | None]) -> tuple[list[float], list[float]]:
@@ -183,29 +194,23 @@ def figures(pairs: Mapping[str, tuple[Sequence[float], Sequence[float]]]) -> dic
 
 
 TITLES = {
-    ("factcheck-gpt", "all", "true"): "Factcheck-GPT: is it true?",
-    ("factcheck-gpt", "all", "supported"): "Factcheck-GPT: do the retrieved passages support it?",
-    ("wikibio", "all", "true"): "WikiBio: is it accurate?",
-    ("wikibio", "held out", "true"): "WikiBio, persons that the adapter was not trained on",
+    ("factcheck-gpt", "true"): "Factcheck-GPT: is it true?",
+    ("factcheck-gpt", "supported"): "Factcheck-GPT: do the retrieved passages support it?",
+    ("wikibio", "true"): "WikiBio: is it accurate?",
 }
 """Headings of the tables."""
 
 
 def table(results: Mapping[str, Any]) -> str:
-    """Return the tables of the page from the file of results."""
+    """Return the tables of the page from the file of results: one for each set of answers and what is labelled."""
     lines = []
-    for (data, group, truth), title in TITLES.items():
-        rows = [
-            row
-            for row in results["rows"]
-            if (row["data"], row["answers"], row["truth"]) == (data, group, truth)
-            and not row["method"].endswith(", stated")
-        ]
-        if not rows:
-            continue
-        most = max(row["n"] for row in rows)
+    tables: dict[tuple[str, str, int], list[Mapping[str, Any]]] = {}
+    for row in results["rows"]:
+        if not row["method"].endswith(", stated"):
+            tables.setdefault((row["data"], row["truth"], row["passages"]), []).append(row)
+    for (data, truth, passages), rows in sorted(tables.items(), key=lambda item: (item[0][0], item[0][1], -item[0][2])):
         lines += [
-            f"**{title}** {rows[0]['passages']} answers, {most} sentences.",
+            f"**{TITLES[data, truth]}** {passages} answers, {max(row['n'] for row in rows)} sentences.",
             "",
             f"| Method | {HEADINGS} |",
             f"|---|{'---|' * len(CALIBRATION)}",
@@ -216,8 +221,8 @@ def table(results: Mapping[str, Any]) -> str:
             lines.append(f"| {name} | {values} |")
         lines.append("")
     commits = sorted({(entry["date"], entry["commit"]) for entry in results["confidences"]})
-    lines.append(f"Measured {', '.join(f'{date} at commit {commit}' for date, commit in commits)}; page: "
-                 f"{versions_text(results)}.")  # fmt: skip
+    measured_at = ", ".join(f"{date} at commit {commit}" for date, commit in commits)
+    lines.append(f"Measured {measured_at}; tables: {versions_text(results)}.")
     return "\n".join(lines)
 
 
@@ -227,9 +232,8 @@ def main() -> None:
     parser.add_argument("--measure", nargs="+", choices=MEASURED, default=["baselines"], help="what is measured")
     parser.add_argument("--sets", nargs="+", choices=DATA, default=list(DATA), help="sets of baselines and adapter")
     parser.add_argument("--adapter", type=Path, help="adapter of SmolLM2 that was trained on Atlas with articles")
-    parser.add_argument(
-        "--folds", nargs="+", type=int, default=[0], help="folds of WikiBio that are trained and tested"
-    )
+    some = "persons or questions that are measured; default: all, and fold 0 of what is trained"
+    parser.add_argument("--folds", nargs="+", type=int, choices=range(FOLDS), help=some)
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "grounded_text", help="folder of the runs")
     parser.add_argument("--from-runs", action="store_true", help="test what finished runs have trained")
     run_for_page(parser, run, table, RESULTS, PAGE, MARKS)

@@ -38,7 +38,7 @@ from grounded_baselines import CONSTANT, cross_fitted, read_by_baselines, withou
 from real_data import FOLDS, fold_of, read_set, write_split
 
 from lovec.datasets.jsonl import read_records
-from lovec.metrics.bootstrap import resample
+from lovec.metrics.bootstrap import QuestionPairs, Resampled, resample
 from lovec.metrics.records import READOUTS, confidence_of
 from lovec.types import Record
 
@@ -168,15 +168,16 @@ def rows_of(answers: Sequence[Mapping[str, Any]], confidences: Sequence[Mapping[
         groups = sorted({frozenset(values) for values in entries.values()}, key=len, reverse=True)
         for names, truth in product(map(sorted, groups), TRUTHS[data]):
             labels = {name: everything[name][truth] for name in names}
-            constant = {name: _pairs([0.5] * len(row), row) for name, row in labels.items()}
+            constant = resample([cross_fitted({name: _pairs([0.5] * len(row), row) for name, row in labels.items()})])
             of_group = {"data": data, "truth": truth}
-            same = figures(cross_fitted(constant)) | {"spearman": None}  # it orders nothing but the parts
-            yield {**of_group, "method": CONSTANT, "map": None, **same}
+            size = {"passages": len(names), "n": sum(len(_pairs([0.5] * len(row), row)[1]) for row in labels.values())}
+            ends = interval_values(constant) | {"spearman": None}  # it orders nothing but the parts
+            yield {**of_group, "method": CONSTANT, "map": None, **size, **ends, "less_constant": None}
             for method, values in entries.items():
                 if values.keys() >= labels.keys():
                     pairs = {name: _pairs(values[name], row) for name, row in labels.items()}
-                    yield {**of_group, "method": method, "map": None, **figures(pairs)}
-                    yield {**of_group, "method": method, "map": "isotonic", **figures(cross_fitted(pairs))}
+                    yield {**of_group, "method": method, "map": None, **figures(pairs, constant)}
+                    yield {**of_group, "method": method, "map": "isotonic", **figures(cross_fitted(pairs), constant)}
 
 
 def _pairs(confidences: Sequence[float | None], labels: Sequence[float | None]) -> tuple[list[float], list[float]]:
@@ -184,12 +185,19 @@ def _pairs(confidences: Sequence[float | None], labels: Sequence[float | None]) 
     return [c for c, _ in both], [f for _, f in both]
 
 
-def figures(pairs: Mapping[str, tuple[Sequence[float], Sequence[float]]]) -> dict[str, Any]:
-    """Return numbers of answers and sentences, and [value, low, high] of each metric over draws of the answers."""
+def figures(pairs: QuestionPairs, constant: Resampled) -> dict[str, Any]:
+    """Return numbers of answers and sentences, and [value, low, high] of each metric over draws of the answers.
+
+    Args:
+        pairs: confidences and factualities by answer.
+        constant: the draws of the best constant, whose Brier score is subtracted in ``less_constant``.
+    """
+    drawn = resample([pairs])
     return {
         "passages": len(pairs),
         "n": sum(len(labels) for _, labels in pairs.values()),
-        **interval_values(resample([pairs])),
+        **interval_values(drawn),
+        "less_constant": interval_values(drawn, constant)["brier"],
     }
 
 
@@ -212,13 +220,15 @@ def table(results: Mapping[str, Any]) -> str:
         lines += [
             f"**{TITLES[data, truth]}** {passages} answers, {max(row['n'] for row in rows)} sentences.",
             "",
-            f"| Method | {HEADINGS} |",
-            f"|---|{'---|' * len(CALIBRATION)}",
+            f"| Method | {HEADINGS} | BS less the constant's |",
+            f"|---|{'---|' * len(CALIBRATION)}---|",
         ]
         for row in rows:
             name = row["method"].removesuffix(", mean") + (" + isotonic" if row["map"] else "")
-            values = " | ".join(interval_text(row[metric], signed=False) or "-" for metric in CALIBRATION)
-            lines.append(f"| {name} | {values} |")
+            values = [interval_text(row[metric], signed=False) or "-" for metric in CALIBRATION]
+            lines.append(
+                f"| {name} | {' | '.join(values)} | {interval_text(row['less_constant'], signed=True) or '-'} |"
+            )
         lines.append("")
     commits = sorted({(entry["date"], entry["commit"]) for entry in results["confidences"]})
     measured_at = ", ".join(f"{date} at commit {commit}" for date, commit in commits)

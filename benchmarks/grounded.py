@@ -4,6 +4,7 @@
     python benchmarks/grounded.py --parts atlas       # real cities only; the other part stays as it is
     python benchmarks/grounded.py --validate          # train, measure on validation answers, and print
     python benchmarks/grounded.py --from-runs         # measure what finished runs have written
+    python benchmarks/grounded.py --baselines         # measure only the baselines; adapters stay as they are
     python benchmarks/grounded.py --page              # only write the table from the file
 
 grounded.yaml has the settings. Every test answer is tagged twice, with an article about its subject and without, and
@@ -18,6 +19,7 @@ import json
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +27,10 @@ import torch
 import yaml
 from common import ROOT, page_options, provenance, run_for_page, run_lovec, versions_text
 from grounded_atlas import values_of, with_article
+from grounded_baselines import cross_fitted, read_by_baselines
 
 from lovec.datasets.jsonl import write_records
+from lovec.metrics.bootstrap import by_question
 from lovec.metrics.functional import brier_score, ece_m, spearman
 from lovec.metrics.records import confidence_of
 from lovec.types import Record, Sentence
@@ -151,9 +155,28 @@ def _mapped(records: Sequence[Record], fitted: FeatureMap) -> list[Record]:
     return [replace(record, sentences=tuple(map(one, record.sentences))) for record in records]
 
 
+def measure_baselines(part: str, split: str) -> dict[str, Any]:
+    """Measure baselines that read the articles without being trained, as they are and after an isotonic map.
+
+    The map of an answer is fitted to the labels of other answers of the split.
+    """
+    rows = []
+    for name, records in read_by_baselines(MODELS[part], [row for _, row in measured_answers(part, split)]).items():
+        plain = by_question(records, "stated")
+        for method, found in ((name, plain), (f"{name} + isotonic", cross_fitted(plain))):
+            pairs = [pair for both in found.values() for pair in zip(*both, strict=True)]
+            rows.append({"method": method, "truth": "source", "readout": "-", **_figures(pairs)})
+    about = provenance()
+    return {"date": about["date"], "commit": about["commit"], "rows": rows}
+
+
 def _scores(records: Sequence[Record], readout: str) -> dict[str, Any]:
     found = [(confidence_of(s, readout), s.factuality) for record in records for s in record.sentences]
-    pairs = [(c, f) for c, f in found if c is not None and f is not None]
+    return _figures([(c, f) for c, f in found if c is not None and f is not None])
+
+
+def _figures(pairs: Sequence[tuple[float, float]]) -> dict[str, Any]:
+    """Return the metrics of pairs of confidence and factuality, and their number."""
     confidence, factuality = (torch.tensor(column, dtype=torch.float64) for column in zip(*pairs, strict=True))
     measures = {"brier": brier_score, "ece_m": ece_m, "spearman": spearman}
     return {"n": len(pairs), **{name: float(measure(confidence, factuality)) for name, measure in measures.items()}}
@@ -181,10 +204,16 @@ def _cells(known: Sequence[Record], told: Sequence[Record]) -> list[dict[str, An
 
 
 def run(flags: argparse.Namespace) -> dict[str, Any]:
-    """Train and measure the parts that are asked for; other parts stay as the file has them."""
+    """Train and measure the parts that are asked for; other parts and seeds stay as the file has them."""
     flags.only_print |= flags.validate
     parts = json.loads(RESULTS.read_text(encoding="utf-8"))["parts"] if RESULTS.exists() else {}
+    split = "validation" if flags.validate else "test"
     for part in flags.parts:
+        found = parts.setdefault(part, {"runs": [], "baselines": None})
+        if flags.baselines or found["baselines"] is None:
+            found["baselines"] = measure_baselines(part, split)
+        if flags.baselines:
+            continue
         folder = flags.out / part / f"seed-{flags.seed}"
         note = folder / "benchmark.json"
         if not flags.from_runs:
@@ -192,39 +221,52 @@ def run(flags: argparse.Namespace) -> dict[str, Any]:
             note.write_text(json.dumps(made), encoding="utf-8")
         adapters = {name: str(folder / name / "adapter") for name in reversed(SETTINGS[part]["runs"])}
         adapters["shipped, without sources"] = str(ROOT / "lovec" / "datasets" / part / "adapter")
-        found = measure(part, "validation" if flags.validate else "test", adapters)
-        parts[part] = json.loads(note.read_text(encoding="utf-8")) | found
+        measured = json.loads(note.read_text(encoding="utf-8")) | measure(part, split, adapters)
+        others = [one for one in found["runs"] if one["seed"] != flags.seed]
+        found["runs"] = sorted([*others, measured], key=itemgetter("seed"))
     return {"parts": parts}
 
 
 def table(results: Mapping[str, Any]) -> str:
-    """Return the tables of the page from the file of results."""
+    """Return the tables of the page from the file of results; what several seeds gave is averaged."""
     titles = {"atlas": "SmolLM2 on real cities (Atlas)", "world": "The embedded world"}
     lines = []
     for part, found in sorted(results["parts"].items()):
-        constant = found["constant_brier"]
+        runs, baselines = found["runs"], found["baselines"]
+        constant = runs[0]["constant_brier"]
+        seeds = f"{'seeds' if len(runs) > 1 else 'seed'} {', '.join(str(one['seed']) for one in runs)}"
         lines += [
-            f"**{titles[part]}**, {found['answers']} test answers, given texts, seed {found['seed']}. The best "
-            f"constant has a BS of {100 * constant['source']:.1f} by source and {100 * constant['knowledge']:.1f} by "
-            "knowledge.",
+            f"**{titles[part]}**, {runs[0]['answers']} test answers, given texts, {seeds}. The best constant has a BS of "
+            f"{100 * constant['source']:.1f} by source and {100 * constant['knowledge']:.1f} by knowledge.",
             "",
             "| Adapter | Truth | Readout | BS | ECE-M | SC |",
             "|---|---|---|---|---|---|",
         ]
-        for row in found["rows"]:
-            values = " | ".join(f"{100 * row[name]:.1f}" for name in ("brier", "ece_m", "spearman"))
+        for same in [*zip(*(one["rows"] for one in runs), strict=True), *((row,) for row in baselines["rows"])]:
+            row = same[0]
+            values = " | ".join(_percent(same, name) for name in ("brier", "ece_m", "spearman"))
             lines.append(f"| {row['method']} | by {row['truth']} | {row['readout']} | {values} |")
         lines += [
             "",
             "| By source | By knowledge | Sentences | Mean confidence by source | Mean confidence by knowledge |",
             "|---|---|---|---|---|",
         ]
-        for cell in found["cells"]:
-            words = " | ".join("true" if cell[name] else "false" for name in ("by_source", "by_knowledge"))
-            means = " | ".join(f"{cell[name]:.2f}" for name in ("confidence_by_source", "confidence_by_knowledge"))
-            lines.append(f"| {words} | {cell['n']} | {means} |")
-        lines += ["", f"{versions_text(found)}.", ""]
+        for cells in zip(*(one["cells"] for one in runs), strict=True):
+            words = " | ".join("true" if cells[0][name] else "false" for name in ("by_source", "by_knowledge"))
+            names = "confidence_by_source", "confidence_by_knowledge"
+            means = " | ".join(f"{statistics.mean(cell[name] for cell in cells):.2f}" for name in names)
+            lines.append(f"| {words} | {cells[0]['n']} | {means} |")
+        about = [f"Seed {one['seed']}: {versions_text(one)}." for one in runs]
+        about.append(f"Baselines: {baselines['date']}, commit {baselines['commit']}.")
+        lines += ["", *about, ""]
     return "\n".join(lines).rstrip()
+
+
+def _percent(rows: Sequence[Mapping[str, Any]], name: str) -> str:
+    """Return the mean of a metric over seeds in percent, and behind it those of the seeds where there are several."""
+    values = [f"{100 * row[name]:.1f}" for row in rows]
+    mean = f"{100 * statistics.mean(row[name] for row in rows):.1f}"
+    return mean if len({*values}) == 1 else f"{mean} ({', '.join(values)})"
 
 
 def main() -> None:
@@ -234,6 +276,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "grounded", help="folder of the runs")
     parser.add_argument("--validate", action="store_true", help="measure on validation answers; implies --only-print")
     parser.add_argument("--from-runs", action="store_true", help="measure what finished runs have written")
+    parser.add_argument("--baselines", action="store_true", help="measure only the baselines, without any run")
     run_for_page(parser, run, table, RESULTS, PAGE, MARKS)
 
 

@@ -268,14 +268,15 @@ class Encoder:
         """
         return list(self._prompt(question, instruct))
 
-    def record_prompt(self, record: Record, answered: bool = True) -> list[int]:
+    def record_prompt(self, record: Record, answered: bool = True, instruct: bool = True) -> list[int]:
         """Return the ids of the prompt for a record: that of its question, or of its question and its source.
 
         Args:
             record: the record.
             answered: whether the answer is that of the record, so that a long source may be cut by its sentences.
+            instruct: see ``prompt``.
         """
-        return self.prompt(record.question)
+        return self.prompt(record.question, instruct)
 
     def has_source(self, record: Record) -> bool:
         """Return whether the prompt of a record has its evidence in it."""
@@ -285,7 +286,7 @@ class Encoder:
         """Return the ids of a source: added tokens and tag words in it are encoded character by character."""
         return self._controls.characters_of(text)
 
-    def source_prompt(self, question: str, before: str, source: str, after: str) -> list[int]:
+    def source_prompt(self, question: str, before: str, source: str, after: str, instruct: bool = True) -> list[int]:
         """Return the ids of a prompt whose question is followed by a source; the source is encoded by itself.
 
         Args:
@@ -293,9 +294,10 @@ class Encoder:
             before: text between the question and the source.
             source: foreign text.
             after: text behind the source.
+            instruct: see ``prompt``.
         """
         hole = _unused_character([question, before, after, self.instruction])
-        messages = self._messages(f"{question}{before}{hole}{after}", self.instruction)
+        messages = self._messages(f"{question}{before}{hole}{after}", self.instruction if instruct else None)
         return self._without_second_bos(self._render_quoted(messages, True, (hole, self.source_pieces(source))))
 
     def within(self, context: int | None) -> Encoder:

@@ -98,23 +98,24 @@ class GroundedEncoder(Encoder):
         other._grounded = lru_cache(maxsize=_KEPT)(partial(_grounded_ids, other))
         return other
 
-    def record_prompt(self, record: Record, answered: bool = True) -> list[int]:
+    def record_prompt(self, record: Record, answered: bool = True, instruct: bool = True) -> list[int]:
         """Return the ids of the prompt for a record: that of its question, or of its question and its evidence.
 
         Args:
             record: the record.
             answered: whether the answer is that of the record, so that long evidence is cut by its sentences as well.
+            instruct: whether the prompt contains the instruction; False asks for a plain answer without tags.
 
         Raises:
             LovecError: the question leaves no place for a word of the evidence.
         """
         evidence = tuple(filter(None, map(_as_text, record.evidence)))
         if not evidence:
-            return self.prompt(record.question)
+            return self.prompt(record.question, instruct)
         given = record.sentences if answered else ()
         sentences = tuple(_as_text(part.text) for part in given if part.is_statement)
         try:
-            ids, was_cut = self._grounded(record.question, evidence, sentences)
+            ids, was_cut = self._grounded(record.question, evidence, sentences, instruct)
         except LovecError as error:
             raise LovecError(f"{record.id}: {error}") from None
         if was_cut:
@@ -129,13 +130,13 @@ class GroundedEncoder(Encoder):
 
 
 def _grounded_ids(
-    encoder: GroundedEncoder, question: str, evidence: tuple[str, ...], sentences: tuple[str, ...]
+    encoder: GroundedEncoder, question: str, evidence: tuple[str, ...], sentences: tuple[str, ...], instruct: bool
 ) -> tuple[tuple[int, ...], bool]:
     """Return the ids of a prompt with a source, and whether the source was cut."""
     before, _, after = f"\n\n{encoder.grounding.text}".partition(EVIDENCE)
     budget, whole = encoder.grounding.tokens, "\n\n".join(evidence)
     if encoder.context is not None:
-        plain = len(encoder.source_prompt(question, before, "", after))
+        plain = len(encoder.source_prompt(question, before, "", after, instruct))
         budget = min(budget, (encoder.context - plain) // 2)
     if budget < 1:
         raise LovecError(
@@ -143,7 +144,7 @@ def _grounded_ids(
             "evidence fits; shorten the question, or leave the evidence out"
         )
     source = cut(evidence, (question, *sentences), budget, "bm25", lambda text: len(encoder.source_pieces(text)))
-    return tuple(encoder.source_prompt(question, before, source, after)), source != whole
+    return tuple(encoder.source_prompt(question, before, source, after, instruct)), source != whole
 
 
 def _as_text(text: str) -> str:

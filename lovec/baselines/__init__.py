@@ -9,6 +9,7 @@ from lovec.baselines.hybrid import average_confidences
 from lovec.baselines.judges import FactsJudge, YesNoJudge
 from lovec.baselines.likelihood import SentenceLikelihood
 from lovec.baselines.nli import NLIJudge
+from lovec.baselines.overlap import SourceOverlap
 from lovec.baselines.probe import LinearProbe
 from lovec.baselines.ptrue import PTrue
 from lovec.baselines.recalibration import recalibrate
@@ -34,6 +35,7 @@ __all__ = [
     "SelfConsistency",
     "SemanticEntropy",
     "SentenceLikelihood",
+    "SourceOverlap",
     "VerbalConfidence",
     "Wording",
     "Words",

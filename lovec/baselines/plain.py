@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lovec.encoding import Encoder
 from lovec.types import Engine, Record
@@ -30,7 +30,9 @@ class PlainText:
         return slice(begin - self.start, end - self.start)
 
 
-def plain_texts(records: Sequence[Record], engine: Engine, encoder: Encoder) -> list[PlainText]:
+def plain_texts(
+    records: Sequence[Record], engine: Engine, encoder: Encoder, with_source: bool = False
+) -> list[PlainText]:
     """Return texts that hold every sentence once, after its question (without the instruction) and those before it.
 
     A record is one text where it fits the model's context, which also has to hold one more token. Where it does not,
@@ -41,13 +43,15 @@ def plain_texts(records: Sequence[Record], engine: Engine, encoder: Encoder) -> 
         records: the answers, sentence by sentence.
         engine: says how long a context may be.
         encoder: encodes questions and sentences.
+        with_source: whether the evidence of a record follows its question, as the encoder puts it there.
     """
     room = None if engine.context_length is None else engine.context_length - 1
-    return [text for at, record in enumerate(records) for text in _texts(at, record, encoder, room)]
+    return [text for at, record in enumerate(records) for text in _texts(at, record, encoder, room, with_source)]
 
 
-def _texts(number: int, record: Record, encoder: Encoder, room: int | None) -> list[PlainText]:
-    prompt = encoder.prompt(record.question, instruct=False)
+def _texts(number: int, record: Record, encoder: Encoder, room: int | None, with_source: bool) -> list[PlainText]:
+    asked = record if with_source else replace(record, evidence=())
+    prompt = encoder.record_prompt(asked, instruct=False)
     texts: list[PlainText] = []
     ids, start = list(prompt), len(prompt)
     spans: list[tuple[int, int, int]] = []

@@ -12,8 +12,9 @@ lines of ``{"prompt", "canary"}``.
 
 Factcheck-GPT (Wang et al. 2023, repository yuxiaw/Factcheck-GPT): answers with people's labels. ``Factbench.jsonl`` has
 ``claims`` and ``claim_labels``, one each; the benchmark has ``sentences``, an object of ``{"text",
-"sentence_factuality_label", ...}`` by "sentence1" and so on. ``source`` says where an answer of ``Factbench.jsonl``
-comes from, such as "felm-wk" (FELM, Chen et al. 2023).
+"sentence_factuality_label", ...}`` by "sentence1" and so on, with the passages retrieved for every claim of it in
+``auto_evidence``, and their stances in ``stance_claim_autoEvid``. ``source`` says where an answer of
+``Factbench.jsonl`` comes from, such as "felm-wk" (FELM, Chen et al. 2023).
 
 HaluEval 2.0 (Li et al. 2024, repository RUCAIBox/HaluEval-2.0): ChatGPT's answers with claims in ``chatgpt_fact`` and a
 verdict each, of people in ``human_judge`` or of a model in ``chatgpt_judge``: "true", "false" (a model's goes on with a
@@ -23,7 +24,7 @@ correction) or "unknown". The list of verdicts is empty where nobody has judged.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -109,10 +110,41 @@ def is_factcheck_gpt(row: Row) -> bool:
 
 @layout("Factcheck-GPT: sentences", "prompt response sentences", fits=is_factcheck_gpt, short="factcheck-gpt")
 def factcheck_gpt(row: Row, reading: Reading) -> Iterator[Record]:
-    """Read an answer with the labels of its sentences; those that need no check have none."""
+    """Read an answer with the labels of its sentences; the passages retrieved for its claims are its evidence.
+
+    A label says whether a sentence is true; sentences that need no check have none. ``meta["supported"]`` has for every
+    sentence what the passages alone say of it, by people's stances, see `_supported`; there is none in a file without
+    passages. What annotators wrote or looked up themselves is no evidence: they wrote it for the verdict.
+    """
     sentences = row["sentences"].values()
     labels = [label_of(sentence.get("sentence_factuality_label")) for sentence in sentences]
-    yield _answer(row, reading, (Sentence(s["text"].strip(), f) for s, f in zip(sentences, labels, strict=True)))
+    passages = [text for s in sentences for found in s.get("auto_evidence") or () for text in found or ()]
+    record = _answer(row, reading, (Sentence(s["text"].strip(), f) for s, f in zip(sentences, labels, strict=True)))
+    if evidence := tuple(dict.fromkeys(text for text in passages if text.strip())):
+        supported = [_supported(sentence.get("stance_claim_autoEvid") or ()) for sentence in sentences]
+        record = replace(record, evidence=evidence, meta={**record.meta, "supported": supported})
+    yield record
+
+
+_SUPPORT = {"completely-support": 1.0, "partially-support": 0.5, "refute": 0.0, "irrelevant": 0.0}
+
+
+def _supported(stances: Collection[Collection[str]]) -> float | None:
+    """Return how well passages support the claims of a sentence: the mean over claims of the best stance of a passage.
+
+    Args:
+        stances: of every claim, the stance of each of its passages: 1 supports it completely, 0.5 partially, 0 neither.
+
+    Returns:
+        None where no stance is known.
+
+    Raises:
+        LovecError: a stance is unknown.
+    """
+    if unknown := [stance for claim in stances for stance in claim if stance not in _SUPPORT]:
+        raise LovecError(f"a stance is {unknown[0]!r}, expected one of {', '.join(_SUPPORT)}")
+    best = [max(_SUPPORT[stance] for stance in claim) for claim in stances if claim]
+    return sum(best) / len(best) if best else None
 
 
 def _answer(row: Row, reading: Reading, sentences: Iterable[Sentence], **meta: str) -> Record:

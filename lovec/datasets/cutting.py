@@ -122,12 +122,12 @@ def bm25(passages: Sequence[str], queries: Sequence[str]) -> list[list[float]]:
     It is implemented here because the passages of one question are a few hundred at most, for which building the sparse
     index of a library takes longer than the arithmetic.
     """
-    query_terms = [_terms(query) for query in queries]
+    query_terms = [words_of(query) for query in queries]
     vocabulary = {term for terms in query_terms for term in terms}
     lengths: list[int] = []
     postings: dict[str, list[tuple[int, int]]] = {}  # indices of passages that have a term, and how often
     for index, passage in enumerate(passages):
-        terms = _terms(passage)
+        terms = words_of(passage)
         lengths.append(len(terms))
         for term, count in Counter(filter(vocabulary.__contains__, terms)).items():
             postings.setdefault(term, []).append((index, count))
@@ -205,7 +205,8 @@ def _first_words(passage: _Passage, after_gap: bool, budget: int, count_tokens: 
     return f"{head}{passage.text[: ends[low - 1]]} {GAP}"
 
 
-def _terms(text: str) -> list[str]:
+def words_of(text: str) -> list[str]:
+    """Return the words of a text in their order, numbers among them, without capitals."""
     return re.findall(r"\w+", text.casefold())
 
 

@@ -209,9 +209,13 @@ EXPECTED = {
         "without a response, 1 sentences without a label",
     ),
     "factcheck_gpt.jsonl": (
-        [answer("who-was-ada", "Who was Ada?", "Ada wrote. Hello!", [("Ada wrote.", 1.0), ("Hello!", None)])],
-        "1 rows read as Factcheck-GPT: sentences: 1 records, 2 sentences, 1 labels, 0 confidences; of these "
-        "1 sentences without a label",
+        [answer("who-was-ada", "Who was Ada?", "Ada wrote. Hello!", [("Ada wrote.", 1.0), ("Hello!", None)]),
+         answer("who-was-bo", "Who was Bo?", "Bo ran and swam. He won. Bye!",
+                [("Bo ran and swam.", 0.0), ("He won.", 1.0), ("Bye!", None)],
+                ("Bo, a runner.", "Bo ran far.", "Fish swim.", "Bo came first or second."),
+                supported=[0.5, 0.5, None])],
+        "2 rows read as Factcheck-GPT: sentences: 2 records, 5 sentences, 3 labels, 0 confidences; of these "
+        "2 sentences without a label",
     ),
     "halueval.json": (
         [answer("who-was-ada", "Who was Ada?", "Ada wrote. She swam. She flew.",

@@ -411,6 +411,14 @@ def test_the_benchmark_of_factcheck_gpt_has_labelled_sentences(path):
     records = list(read_any(path))
     assert len(records) == 94 and all(record.answer and record.sentences for record in records)
     assert sum(sentence.factuality is not None for record in records for sentence in record.sentences) == 277
+    assert sum(bool(record.evidence) for record in records) == 92  # the others have no sentence that needs a check
+    supported = [
+        (support, sentence.factuality)
+        for record in records
+        for support, sentence in zip(record.meta.get("supported", ()), record.sentences, strict=False)
+        if support is not None
+    ]
+    assert len(supported) == 277 and supported.count((1.0, 1.0)) == 71 and supported.count((0.0, 1.0)) == 15
 
 
 # ---------------------------------------------------------------- what is not there

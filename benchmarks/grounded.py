@@ -236,8 +236,8 @@ def table(results: Mapping[str, Any]) -> str:
         constant = runs[0]["constant_brier"]
         seeds = f"{'seeds' if len(runs) > 1 else 'seed'} {', '.join(str(one['seed']) for one in runs)}"
         lines += [
-            f"**{titles[part]}**, {runs[0]['answers']} test answers, given texts, {seeds}. The best constant has a BS of "
-            f"{100 * constant['source']:.1f} by source and {100 * constant['knowledge']:.1f} by knowledge.",
+            f"**{titles[part]}**, {runs[0]['answers']} test answers, given texts, {seeds}. The best constant has a BS "
+            f"of {100 * constant['source']:.1f} by source and {100 * constant['knowledge']:.1f} by knowledge.",
             "",
             "| Adapter | Truth | Readout | BS | ECE-M | SC |",
             "|---|---|---|---|---|---|",

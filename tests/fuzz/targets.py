@@ -152,7 +152,7 @@ def evidence(data: bytes) -> None:
     text = text_of(data)
     for encoder in grounded():
         before, after = "\n\nRead:\n", "\nGo by it."
-        frame = encoder.source_prompt("Who?", before, "", after)
+        frame = encoder.source_prompt([("user", "Who?")], before, "", after)
         ids = encoder.record_prompt(Record("r", "Who?", (text,)))
         if not text.strip():
             assert ids == encoder.prompt("Who?")
@@ -168,7 +168,7 @@ def evidence(data: bytes) -> None:
         assert 0 < source <= min(encoder.grounding.tokens, (encoder.context - len(frame)) // 2)
         clean = text.encode(errors="replace").decode().strip()
         if len(encoder.source_pieces(clean)) <= source:
-            assert ids == encoder.source_prompt("Who?", before, clean, after)
+            assert ids == encoder.source_prompt([("user", "Who?")], before, clean, after)
         else:
             assert "r" in encoder.cut_records
 

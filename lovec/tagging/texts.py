@@ -143,7 +143,7 @@ class TextTagger(SessionTagger):
                 ``answer_questions``.
             on_written: see ``FreeFormTagger.stream``.
         """
-        for read in {mode, *(self.knowledge_mode(record, mode) for record in records)}:
+        for read in {self.knowledge_mode(record, mode) for record in records} or {mode}:
             self.keeps(read)  # before anything is computed, since there may be no such guarantee
         check_unit(self.unit, None, asking=mode == FREE_FORM)
         if mode == ITERATIVE:

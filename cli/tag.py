@@ -253,10 +253,10 @@ class TagCommand:
             LovecError: the folder of the adapter or of the model has no such threshold.
         """
         options = self.options
-        if options.asking and True in self._with_evidence:
-            return  # how their confidences are read depends on the adapter
+        if options.keep_factual is None or (options.asking and True in self._with_evidence):
+            return  # whether answers are written with their evidence, and read as given texts, depends on the adapter
         folder = options.model if options.adapter is None else adapter_folder(options.adapter)
-        if options.keep_factual is not None and folder is not None and Path(folder).is_dir():
+        if folder is not None and Path(folder).is_dir():
             applied = not options.raw and options.readout is None
             found = (
                 ServedConfidence.beside(folder, lambda: session_provenance(options)) if applied else ServedConfidence()

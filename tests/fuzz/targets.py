@@ -677,6 +677,7 @@ _CHAT = st.fixed_dictionaries(
         "stream": st.booleans() | _JSON,
         "stream_options": st.fixed_dictionaries({}, optional={"include_usage": st.booleans() | _JSON}) | _JSON,
         "min_confidence": st.floats(-0.1, 1.1) | _JSON,
+        "evidence": st.lists(st.text(max_size=5), max_size=2) | _JSON,
         "n": st.integers(0, 2) | _JSON,
         "stop": _JSON,
         "user": _JSON,
@@ -689,6 +690,7 @@ _TAG = st.fixed_dictionaries(
     optional={
         "question": st.text(max_size=10) | st.just("Who?"),
         "min_confidence": st.floats(-0.1, 1.1) | _JSON,
+        "evidence": st.lists(st.text(max_size=5), max_size=2) | _JSON,
         "model": _JSON,
         "x": _JSON,
     },

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from browser import CHROMIUM, browser
-from served import NAME, Server, chat, post, running, streamed
+from served import NAME, Server, post, running, streamed
 from tinyrun import grounded_adapter, tiny
 from writer import Writer
 
@@ -187,15 +187,17 @@ def test_what_is_refused(server: Server, path: str) -> None:
         assert (status, data["error"]["param"], data["error"]["type"]) == (400, parameter, "invalid_request_error")
 
 
-def test_a_question_that_leaves_no_room_is_refused(server: Server) -> None:
-    body = chat("word " * 215, evidence=SOURCE)
-    status, data = post(server, body)
-    assert (status, data["error"]["param"], data["error"]["code"]) == (400, "evidence", "context_length_exceeded")
-    assert "so that no evidence fits" in data["error"]["message"] and post(server, chat("word " * 215))[0] == 200
+def test_a_question_that_leaves_no_room_is_refused(server: Server, session: Session) -> None:
+    question = "x" * (1400 - len(session.encoder.prompt("")) - 20)  # one token is one character here
+    for path, body in (("/v1/tag", {"text": TEXT, "question": question}), ("/v1/responses", {"input": question})):
+        status, data = post(server, json.dumps({**body, "evidence": SOURCE}).encode(), path)
+        assert (status, data["error"]["param"], data["error"]["code"]) == (400, "evidence", "context_length_exceeded")
+        assert "so that no evidence fits" in data["error"]["message"]
+        assert post(server, json.dumps(body).encode(), path)[0] == 200
 
 
 def test_a_model_without_sources_refuses_them_and_says_how_to_train_one(model: str) -> None:
-    with running(open_session(model, engine=Writer(), instruction="Rate.", device="cpu")) as server:
+    with running(open_session(model, engine=Writer(), instruction="Rate.", device="cpu"), key=None) as server:
         for path in PATHS:
             status, data = post(server, json.dumps({**PATHS[path], "evidence": SOURCE}).encode(), path)
             error = data["error"]
@@ -232,7 +234,7 @@ def test_calibrations_and_verdicts(session: Session, tmp_path: Path) -> None:
     deployed = replace(session, served=ServedConfidence(made))
     [record] = TextTagger(deployed, max_new_tokens=200).answer_questions([ASKED])
     file = tmp_path / "verdicts.jsonl"
-    with running(replace(deployed), feedback=file) as server:
+    with running(replace(deployed), key=None, feedback=file) as server:
         data = sent(server, "/v1/chat/completions", evidence=SOURCE)
         found = entries("/v1/chat/completions", data)
         are_of(found, record)

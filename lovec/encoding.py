@@ -517,6 +517,7 @@ class _ControlTokens:
 
     def __init__(self, tokenizer: Any, tags: TagFormat) -> None:
         self._tokenizer = tokenizer
+        self._character = lru_cache(maxsize=1 << 12)(self._split)  # hostile texts have the same ones again and again
         self._added = {i: str(token) for i, token in tokenizer.added_tokens_decoder.items()}
         self._tag_words = (tags.open, tags.close)
         listed = {
@@ -564,9 +565,9 @@ class _ControlTokens:
         """
         ids: list[int] = []
         for at, part in enumerate(self._foreign.split(text)):
-            found = self.plain(part)
+            found = [] if at % 2 else self.plain(part)
             if at % 2 or not self._listed.isdisjoint(found):  # a tokenizer may know other spellings of its tokens
-                found = [i for character in part for i in self._split(character)]
+                found = [i for character in part for i in self._character(character)]
             ids += found
         return ids
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from copy import copy
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING
 
 from lovec.datasets.cutting import cut
@@ -100,6 +100,11 @@ class GroundedEncoder(Encoder):
         self.cut_records = self._cut.ids
         self._grounded = lru_cache(maxsize=_KEPT)(partial(_grounded_ids, self))
 
+    @cached_property
+    def _longest_token(self) -> int:
+        """The most characters that a token stands for."""
+        return max(map(len, self.tokenizer.get_vocab()))
+
     def within(self, context: int | None) -> Encoder:
         """Return this encoder for a context of so many tokens; None for no limit."""
         other = copy(self)
@@ -151,8 +156,13 @@ class GroundedEncoder(Encoder):
                 f"the question and what is said of a source fill the context of {self.context} tokens, so that no "
                 "evidence fits; shorten the question, or leave the evidence out"
             )
+
+        def count_tokens(text: str) -> int:
+            is_long = len(text) > budget * self._longest_token  # then it is not encoded in vain
+            return budget + 1 if is_long else len(self.source_pieces(text))
+
         asked = [turns[-1][1], *_texts(sentences)][:_MOST_QUERIES]
-        source = cut(texts, asked, budget, "bm25", lambda text: len(self.source_pieces(text)))
+        source = cut(texts, asked, budget, "bm25", count_tokens)
         return source, source != "\n\n".join(texts)
 
     def sourced_dialogue(self, turns: Sequence[tuple[str, str]], source: str) -> list[int]:

@@ -135,8 +135,9 @@ class History:
         Raises:
             LovecError: see ``Encoder.dialogue``.
         """
-        if self.source is None or not isinstance(encoder, GroundedEncoder):
+        if self.source is None:
             return self.prompt(encoder)
+        assert isinstance(encoder, GroundedEncoder)  # requests to others bring no evidence
         return encoder.sourced_dialogue(self.texts, self.source)
 
     def messages(self, instruction: str) -> list[dict[str, str]]:

@@ -58,8 +58,8 @@ class ServedModel(ABC):
 
     def notes(self) -> dict[str, str]:
         """Return what is said of confidences, by the mode of tagging, and by source where there are such."""
-        sourced = {BY_SOURCE: self.served.source_note()} if self.is_grounded else {}
-        return {**{mode: self.note(mode) for mode in MODES}, **sourced}
+        notes: dict[str, str] = {mode: self.note(mode) for mode in MODES}
+        return notes | ({BY_SOURCE: self.served.source_note()} if self.is_grounded else {})
 
     def check_evidence(self, evidence: Sequence[str] | None) -> None:
         """Check that a request brings evidence only where the model can use it.
@@ -216,10 +216,14 @@ class SessionModel(ServedModel):
 
     def _answer_jobs(self, response: AnswerResponse, pending: Pending) -> list[AnswerJob]:
         """Return the jobs for the answers to a prompt."""
-        puts = [partial(pending.put, part) for part in range(response.parts)]
-        if response.request.evidence:
-            puts = [self._put_by_both(response, pending, put) for put in puts]
-        return [self._answer_job(response, part, put) for part, put in enumerate(puts)]
+
+        def job(part: int) -> AnswerJob:
+            put: Callable[[Any], None] = partial(pending.put, part)
+            if response.request.evidence:
+                put = self._put_by_both(response, pending, put)
+            return self._answer_job(response, part, put)
+
+        return list(map(job, range(response.parts)))
 
     def _put_by_both(
         self, response: AnswerResponse, pending: Pending, put: Callable[[Any], None]
@@ -261,9 +265,9 @@ class SessionModel(ServedModel):
 
     def _iterative(self) -> IterativeTagger:
         """Return what scores given texts."""
-        session, served = self.session, self.served
-        calibrations = {"calibration": served.calibration(ITERATIVE), "by_source": served.calibration(BY_SOURCE)}
-        return IterativeTagger(session.engine, session.encoder, "mean", **calibrations)
+        by_knowledge, by_source = map(self.served.calibration, (ITERATIVE, BY_SOURCE))
+        engine, encoder = self.session.engine, self.session.encoder
+        return IterativeTagger(engine, encoder, "mean", calibration=by_knowledge, by_source=by_source)
 
     def _source(
         self, turns: Sequence[tuple[str, str]], evidence: Sequence[str], sentences: Sequence[str] = ()

@@ -59,7 +59,9 @@ class ServedModel(ABC):
     def notes(self) -> dict[str, str]:
         """Return what is said of confidences, by the mode of tagging, and by source where there are such."""
         notes: dict[str, str] = {mode: self.note(mode) for mode in MODES}
-        return notes | ({BY_SOURCE: self.served.source_note()} if self.is_grounded else {})
+        if self.is_grounded:
+            notes[BY_SOURCE] = self.served.source_note()
+        return notes
 
     def check_evidence(self, evidence: Sequence[str] | None) -> None:
         """Check that a request brings evidence only where the model can use it.

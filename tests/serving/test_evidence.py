@@ -249,11 +249,8 @@ def test_calibrations_and_verdicts(session: Session, tmp_path: Path) -> None:
 def test_an_engine_that_fails_at_the_end_is_reported(
     server: Server, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls = []
-
     def broken(contexts: Any, choices: Any) -> Any:
-        calls.append(contexts)
-        if contexts and len(calls) > 1:
+        if contexts and "first note" not in session.encoder.decode(contexts[0]):  # the complete answer, by knowledge
             raise OSError("/secret")
         return type(session.engine).score(session.engine, contexts, choices)
 

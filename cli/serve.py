@@ -21,7 +21,7 @@ from lovec.taggers import Session, open_session
 from lovec.taggers.served_confidence import ServedConfidence
 from lovec.tagging import OPENAI, P_TRUE_SCALE, ApiModel, ApiTagger
 from lovec.tags import TagFormat
-from lovec.types import DEFAULT_SCALE, ITERATIVE, MODES, LovecError, Readout
+from lovec.types import DEFAULT_SCALE, ITERATIVE, LovecError, Readout
 
 from .arguments import add_working_directory
 from .console import remark, warn
@@ -72,7 +72,8 @@ def run(words: list[str]) -> None:
         default="",
         metavar="TEMPLATE",
         help="what stands behind every sentence in the text of a reply, such as ' [{confidence:.0%}]' or "
-        "' <confidence> {score} </confidence>'; a request may have another; by default nothing",
+        "' <confidence> {score} </confidence>', or with {by_source} for requests with evidence; a request may have "
+        "another; by default nothing",
     )
     parser.add_argument(
         "--feedback",
@@ -121,7 +122,7 @@ def run(words: list[str]) -> None:
     gc.collect()
     gc.freeze()  # a full collection over the model's objects would stop all threads for a second
     sys.setswitchinterval(1e-4)  # the engine asks for the interpreter at every operation, also while requests are read
-    for line in dict.fromkeys(map(app.state.model.note, MODES)):
+    for line in dict.fromkeys(app.state.model.notes().values()):
         remark(line)
     print(f"{name} is served. Open {address}/ in a browser to try it; stop with Ctrl-C.")
     print(f"For programs: {address}/v1 ({guard}), {address}/health, {address}/metrics", flush=True)

@@ -20,6 +20,7 @@ from lovec import display
 from lovec.datasets.hub_rows import HubRows
 from lovec.datasets.jsonl import open_input, record_to_dict
 from lovec.files import atomic_file, check_output, check_writable
+from lovec.grounding import UNGROUNDED
 from lovec.imports import without_progress_bars
 from lovec.labelling import OnRay, Outcome, Progress, RaySettings, Shard, Source, Stage, run_stage
 from lovec.labelling.joining import shard_file
@@ -183,8 +184,7 @@ class TagCommand:
                     file.write(piece)
                     file.flush()
             self._say_account()
-        if (drift := self.tagger.drift(self.mode)) is not None:
-            warn(drift)
+        self._warn_of_drift()
         if (limit := self._limit()) is not None:
             remark(f"{counted(self.problems.left_out, 'sentence')} {limit} left out")
         if options.out:
@@ -199,10 +199,16 @@ class TagCommand:
         """The model, opened when it is first needed."""
         tagger = self._opened()
         tagger.whole = True  # the summary, the printer and the page must know of every sentence
-        tagger.keeps(self.mode)  # raises an error before anything is tagged
-        remark(tagger.note(self.mode))
-        if isinstance(tagger, TextTagger) and self._is_sourced(tagger):
-            remark(tagger.source_note())
+        modes = self._read_modes(tagger)
+        for mode in modes:
+            tagger.keeps(mode)  # raises an error before anything is tagged
+        if len(modes) > 1 and self.options.keep_factual is not None:
+            raise LovecError(
+                "--keep_factual has one threshold for answers that are written with evidence and another for those "
+                "without, and the questions are of both kinds; have them answered in two runs"
+            )
+        for line in tagger.notes(modes, self._is_sourced(tagger)):
+            remark(line)
         return tagger
 
     def _opened(self) -> DocumentTagger:
@@ -234,6 +240,12 @@ class TagCommand:
         if (account := self.tagger.account()) is not None:
             remark(account)
 
+    def _warn_of_drift(self) -> None:
+        """Say if the confidences look unlike those that their map was fitted to."""
+        for mode in self._read_modes(self.tagger):
+            if (drift := self.tagger.drift(mode)) is not None:
+                warn(drift)
+
     def _check_guarantee(self) -> None:
         """Refuse a guarantee that there is no threshold for, before the model is loaded.
 
@@ -241,8 +253,10 @@ class TagCommand:
             LovecError: the folder of the adapter or of the model has no such threshold.
         """
         options = self.options
+        if options.keep_factual is None or (options.asking and True in self._with_evidence):
+            return  # whether answers are written with their evidence, and read as given texts, depends on the adapter
         folder = options.model if options.adapter is None else adapter_folder(options.adapter)
-        if options.keep_factual is not None and folder is not None and Path(folder).is_dir():
+        if folder is not None and Path(folder).is_dir():
             applied = not options.raw and options.readout is None
             found = (
                 ServedConfidence.beside(folder, lambda: session_provenance(options)) if applied else ServedConfidence()
@@ -258,22 +272,24 @@ class TagCommand:
         options = self.options
         if options.evidence is not None and "grounding" not in session_provenance(options).parts["prompt"]:
             name = f"the adapter {options.adapter}" if options.adapter else f"the model {options.model}"
-            raise LovecError(
-                f"--evidence is {options.evidence}, and {name} was trained without evidence in its prompts, so it has "
-                "no confidence by source; train one on records with evidence: lovec fit --config sft.yaml "
-                "--model.policy.grounded true (docs/grounded.md)"
-            )
+            raise LovecError(f"--evidence is {options.evidence}, and {name} {UNGROUNDED}")
 
     def _is_sourced(self, tagger: DocumentTagger) -> bool:
         """Return whether sentences get a confidence by source as well; for most adapters without reading the texts."""
         grounded = isinstance(tagger, TextTagger) and tagger.session.encoder.grounding is not None
-        return grounded and not self.options.asking and self._has_evidence
+        return grounded and True in self._with_evidence
+
+    def _read_modes(self, tagger: DocumentTagger) -> list[str]:
+        """Return how confidences by knowledge are read, see ``DocumentTagger.knowledge_mode``."""
+        if not (self.options.asking and self._is_sourced(tagger)):
+            return [self.mode]
+        return [ITERATIVE if sourced else FREE_FORM for sourced in sorted(self._with_evidence)]
 
     @cached_property
-    def _has_evidence(self) -> bool:
-        """Whether there is evidence to compare a text with."""
+    def _with_evidence(self) -> set[bool]:
+        """Whether the records bring evidence: all, none, or some of them."""
         silent = replace(self.documents, on_error=lambda error: None)
-        return any(any(text.strip() for text in record.evidence) for record in silent.records(0))
+        return {any(text.strip() for text in record.evidence) for record in silent.records(0)}
 
     @property
     def mode(self) -> str:
@@ -324,7 +340,7 @@ class TagCommand:
         """Return a record for JSON lines with the sentences that are asked for only; a page lists the others, too."""
         if self.options.format != "jsonl" or (self._limit() is None and self.options.doubt is None):
             return record
-        keeps = self.tagger.keeps(self.mode)
+        keeps = self.tagger.keeps(self.tagger.knowledge_mode(record, self.mode))
         if self.options.doubt is not None:
             keeps = partial(doubtful, limit=self.options.doubt)
         kept = tuple(filter(keeps, record.sentences))
@@ -356,7 +372,8 @@ class TagCommand:
         """Tag and print, sentence by sentence."""
         tagger, options = self.tagger, self.options
         stated = options.readout == "stated"
-        printer = Printer(file, tagger.tags, headings, options.asking, tagger.keeps(self.mode), stated)
+        keeps = tagger.keeps(self._read_modes(tagger)[0])
+        printer = Printer(file, tagger.tags, headings, options.asking, keeps, stated)
         for records in self._chunks(report=not file.isatty()):
             printer.begin(records)
             for record in list(self._tag(records, printer)):
@@ -368,13 +385,12 @@ class TagCommand:
         tagger, limit = self.tagger, self._limit()
         adapter = f", adapter {_last_parts(tagger.adapter)}" if tagger.adapter else ""
         records = list(tagged)  # the summary comes first
-        notes = [self.tally.summary(), f"Model: {_last_parts(tagger.model)}{adapter}.", tagger.note(self.mode)]
-        sourced = self._is_sourced(tagger)
-        notes += [tagger.source_note()] if sourced and isinstance(tagger, TextTagger) else []
+        modes, sourced = self._read_modes(tagger), self._is_sourced(tagger)
+        notes = [self.tally.summary(), f"Model: {_last_parts(tagger.model)}{adapter}.", *tagger.notes(modes, sourced)]
         notes += [f"Sentences {limit} are left out."] if limit is not None else []
         share = self.options.keep_factual
-        notes += [tagger.served.promise(self.mode, share)] if share is not None else []
-        return display.page("Tagged text", notes, records, tagger.keeps(self.mode), sourced)
+        notes += [tagger.served.promise(modes[0], share)] if share is not None else []
+        return display.page("Tagged text", notes, records, tagger.keeps(modes[0]), sourced)
 
     def _continue_jsonl(self) -> None:
         """Tag into a JSONL file, chunk by chunk, from where an earlier run was stopped."""
@@ -402,8 +418,7 @@ class TagCommand:
             if "tagger" in vars(self):  # a finished file needs no model
                 self._say_account()
                 self.tagger.close()
-                if (drift := self.tagger.drift(self.mode)) is not None:
-                    warn(drift)
+                self._warn_of_drift()
         left = f", {int(counts['left out'])} left out" if counts.get("left out") else ""
         if compute is not None and (problems := int(counts.get("problems", 0))):
             documents = counted(problems, "document has", "documents have")

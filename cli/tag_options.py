@@ -39,7 +39,8 @@ class TagSettings:
         question: the question that the text answers, in other words.
         evidence: a file of text, Markdown or HTML, or a folder of such files, that the sentences are compared with: an
             adapter trained with policy.grounded says of each how well this supports it, and how sure it is without it.
-            Rows with evidence of their own keep it. null compares with the evidence of rows only.
+            Answers to questions are written with it. Rows with evidence of their own keep it. null compares with the
+            evidence of rows only.
         format: format of the output; None goes by the ending of --out, and is text without one.
         out: file to write; a JSONL file is continued after a kill.
         doubt: show only the sentences with a confidence below this one, such as 0.5, or without one, each with its
@@ -237,8 +238,6 @@ def _check_evidence(options: Any) -> None:
     Raises:
         UsageError: so it is.
     """
-    if options.asking:
-        raise UsageError("--evidence is compared with given texts; have the question answered first, and tag that file")
     for name, others in (("engine", (OPENAI,)), ("method", (options.method,))):
         if options[name] is not None and options[name] in others:
             raise UsageError(

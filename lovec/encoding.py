@@ -286,18 +286,23 @@ class Encoder:
         """Return the ids of a source: added tokens and tag words in it are encoded character by character."""
         return self._controls.characters_of(text)
 
-    def source_prompt(self, question: str, before: str, source: str, after: str, instruct: bool = True) -> list[int]:
-        """Return the ids of a prompt whose question is followed by a source; the source is encoded by itself.
+    def source_prompt(
+        self, turns: Sequence[tuple[str, str]], before: str, source: str, after: str, instruct: bool = True
+    ) -> list[int]:
+        """Return the ids of a conversation whose last turn is followed by a source; the source is encoded by itself.
 
         Args:
-            question: the user turn.
-            before: text between the question and the source.
+            turns: as for ``dialogue``.
+            before: text between the last turn and the source.
             source: foreign text.
             after: text behind the source.
             instruct: see ``prompt``.
+
+        Raises:
+            LovecError: see ``dialogue_parts``.
         """
-        hole = _unused_character([question, before, after, self.instruction])
-        messages = self._messages(f"{question}{before}{hole}{after}", self.instruction if instruct else None)
+        hole = _unused_character([*(text for _, text in turns), before, after, self.instruction])
+        messages = self._conversation(turns, f"{before}{hole}{after}", instruct)
         return self._without_second_bos(self._render_quoted(messages, True, (hole, self.source_pieces(source))))
 
     def within(self, context: int | None) -> Encoder:
@@ -315,9 +320,7 @@ class Encoder:
         Raises:
             LovecError: see ``dialogue_parts``.
         """
-        system_texts, [(_, question), *later] = dialogue_parts(turns)
-        opening = self._messages(question, "\n\n".join([self.instruction, *system_texts]))
-        return self._render([*opening, *({"role": role, "content": text} for role, text in later)])
+        return self._render(self._conversation(turns))
 
     def prompt_with_text(self, question: str, text: str, author: Author) -> list[int]:
         """Return the ids of a prompt that has a text in it, up to where the answer begins that repeats it with tags.
@@ -395,6 +398,17 @@ class Encoder:
 
     def _encode_prompt(self, question: str, instruct: bool) -> tuple[int, ...]:
         return tuple(self._render(self._messages(question, self.instruction if instruct else None)))
+
+    def _conversation(
+        self, turns: Sequence[tuple[str, str]], behind: str = "", instruct: bool = True
+    ) -> list[dict[str, str]]:
+        """Return the messages of a conversation, see ``dialogue``, with a text behind its last turn."""
+        system_texts, others = dialogue_parts(turns)
+        *earlier, (role, last) = others
+        (_, question), *later = [*earlier, (role, f"{last}{behind}")]
+        instructions = [self.instruction, *system_texts] if instruct else system_texts
+        opening = self._messages(question, "\n\n".join(instructions) if instructions else None)
+        return [*opening, *({"role": role, "content": text} for role, text in later)]
 
     def _messages(self, question: str, instruction: str | None) -> list[dict[str, str]]:
         if instruction is None:
@@ -510,6 +524,7 @@ class _ControlTokens:
 
     def __init__(self, tokenizer: Any, tags: TagFormat) -> None:
         self._tokenizer = tokenizer
+        self._character = lru_cache(maxsize=1 << 12)(self._split)  # hostile texts have the same ones again and again
         self._added = {i: str(token) for i, token in tokenizer.added_tokens_decoder.items()}
         self._tag_words = (tags.open, tags.close)
         listed = {
@@ -557,9 +572,9 @@ class _ControlTokens:
         """
         ids: list[int] = []
         for at, part in enumerate(self._foreign.split(text)):
-            found = self.plain(part)
+            found = [] if at % 2 else self.plain(part)
             if at % 2 or not self._listed.isdisjoint(found):  # a tokenizer may know other spellings of its tokens
-                found = [i for character in part for i in self._split(character)]
+                found = [i for character in part for i in self._character(character)]
             ids += found
         return ids
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from copy import copy
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING
 
 from lovec.datasets.cutting import cut
@@ -18,12 +18,21 @@ from lovec.tags import DEFAULT_TAGS, TagFormat
 from lovec.types import LovecError, Record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from transformers import PreTrainedTokenizerBase
 
 DEFAULT_SOURCE_TOKENS = 512
 """The most tokens of a source where nothing says otherwise."""
+
+UNGROUNDED = (
+    "was trained without evidence in its prompts, so it has no confidence by source; train one on records with "
+    "evidence: lovec fit --config sft.yaml --model.policy.grounded true (docs/grounded.md)"
+)
+"""What is said of a model that is given evidence which it cannot use."""
+
+_MOST_QUERIES = 100
+"""The most texts that long evidence is cut by: far more than there are passages in a prompt, each the best for one."""
 
 _KEPT = 1 << 11  # prompts with sources that are kept encoded: a few hundred tokens each
 
@@ -91,6 +100,11 @@ class GroundedEncoder(Encoder):
         self.cut_records = self._cut.ids
         self._grounded = lru_cache(maxsize=_KEPT)(partial(_grounded_ids, self))
 
+    @cached_property
+    def _longest_token(self) -> int:
+        """The most characters that a token stands for."""
+        return max(map(len, self.tokenizer.get_vocab()))
+
     def within(self, context: int | None) -> Encoder:
         """Return this encoder for a context of so many tokens; None for no limit."""
         other = copy(self)
@@ -109,12 +123,12 @@ class GroundedEncoder(Encoder):
         Raises:
             LovecError: the question leaves no place for a word of the evidence.
         """
-        evidence = tuple(filter(None, map(_as_text, record.evidence)))
+        evidence = _texts(record.evidence)
         if not evidence:
             return self.prompt(record.question, instruct)
         given = record.sentences if answered else ()
-        sentences = tuple(_as_text(part.text) for part in given if part.is_statement)
         try:
+            sentences = _texts(part.text for part in given if part.is_statement)
             ids, was_cut = self._grounded(record.question, evidence, sentences, instruct)
         except LovecError as error:
             raise LovecError(f"{record.id}: {error}") from None
@@ -122,6 +136,47 @@ class GroundedEncoder(Encoder):
             self._cut.add(record.id)
             self._cut.flush()
         return list(ids)
+
+    def cut_source(
+        self, turns: Sequence[tuple[str, str]], evidence: Iterable[str], sentences: Iterable[str] = ()
+    ) -> tuple[str, bool]:
+        """Return the source that the prompt of a conversation has of evidence, and whether that is less than all of it.
+
+        Args:
+            turns: as for ``dialogue``.
+            evidence: texts.
+            sentences: of the answer, where there is one; longer evidence is cut by these, too.
+
+        Raises:
+            LovecError: the conversation leaves no place for a word of the evidence.
+        """
+        budget, texts = self.grounding.tokens, _texts(evidence)
+        if self.context is not None:
+            budget = min(budget, (self.context - len(self.sourced_dialogue(turns, ""))) // 2)
+        if budget < 1:
+            raise LovecError(
+                f"the question and what is said of a source fill the context of {self.context} tokens, so that no "
+                "evidence fits; shorten the question, or leave the evidence out"
+            )
+
+        def count_tokens(text: str) -> int:
+            is_long = len(text) > budget * self._longest_token  # then it is not encoded in vain
+            return budget + 1 if is_long else len(self.source_pieces(text))
+
+        asked = [turns[-1][1], *_texts(sentences)][:_MOST_QUERIES]
+        source = cut(texts, asked, budget, "bm25", count_tokens)
+        return source, source != "\n\n".join(texts)
+
+    def sourced_dialogue(self, turns: Sequence[tuple[str, str]], source: str, instruct: bool = True) -> list[int]:
+        """Return the ids of a conversation whose last turn is followed by a source, see ``cut_source``.
+
+        Args:
+            turns: as for ``dialogue``; the last one is the question.
+            source: the source.
+            instruct: see ``prompt``.
+        """
+        before, _, after = f"\n\n{self.grounding.text}".partition(EVIDENCE)
+        return self.source_prompt(turns, before, source, after, instruct)
 
     def most_tokens(self, question: int, answer: int = 0, sentences: int = 0) -> int:
         """Return a bound on the tokens of a prompt and its tagged answer, see `Encoder`; a source is counted."""
@@ -133,20 +188,14 @@ def _grounded_ids(
     encoder: GroundedEncoder, question: str, evidence: tuple[str, ...], sentences: tuple[str, ...], instruct: bool
 ) -> tuple[tuple[int, ...], bool]:
     """Return the ids of a prompt with a source, and whether the source was cut."""
-    before, _, after = f"\n\n{encoder.grounding.text}".partition(EVIDENCE)
-    budget, whole = encoder.grounding.tokens, "\n\n".join(evidence)
-    if encoder.context is not None:
-        plain = len(encoder.source_prompt(question, before, "", after, instruct))
-        budget = min(budget, (encoder.context - plain) // 2)
-    if budget < 1:
-        raise LovecError(
-            f"the question and what is said of a source fill the context of {encoder.context} tokens, so that no "
-            "evidence fits; shorten the question, or leave the evidence out"
-        )
-    source = cut(evidence, (question, *sentences), budget, "bm25", lambda text: len(encoder.source_pieces(text)))
-    return tuple(encoder.source_prompt(question, before, source, after, instruct)), source != whole
+    turns = [("user", question)]
+    source, was_cut = encoder.cut_source(turns, evidence, sentences)
+    return tuple(encoder.sourced_dialogue(turns, source, instruct)), was_cut
 
 
-def _as_text(text: str) -> str:
-    """Return a text without the halves of surrogate pairs, which no tokenizer takes, and white space at its edges."""
-    return text.encode(errors="replace").decode().strip()
+def _texts(texts: Iterable[str]) -> tuple[str, ...]:
+    """Return texts without the halves of surrogate pairs, which no tokenizer takes, and without blank ones.
+
+    White space at their edges is removed as well.
+    """
+    return tuple(filter(None, (text.encode(errors="replace").decode().strip() for text in texts)))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tinyrun import Lengths, Rows, module, tiny, trainer
+from tinyrun import Lengths, Sourced, module, tiny, trainer
 from transformers import AutoTokenizer
 
 from lovec.encoding import Encoder, Grounding, default_grounding
@@ -32,13 +32,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def grounded(model: str, grounding: Grounding = AROUND) -> Encoder:
     return encoder_of(AutoTokenizer.from_pretrained(model), "Rate it.", grounding=grounding)
-
-
-class Sourced(Rows):
-    """Records of which every second one has evidence."""
-
-    def load(self, split: str) -> list[Record]:
-        return [replace(r, evidence=("Ada wrote.",) * (i % 2)) for i, r in enumerate(super().load(split))]
 
 
 def grounding_in(adapter: Path) -> Any:
@@ -79,7 +72,7 @@ def test_long_evidence_is_cut_to_what_speaks_of_question_and_sentences(
 
 def test_evidence_leaves_half_of_the_context_to_the_answer(model: str) -> None:
     encoder = grounded(model, Grounding("{evidence}", 10_000))
-    plain = len(encoder.source_prompt("Who?", "\n\n", "", ""))
+    plain = len(encoder.source_prompt([("user", "Who?")], "\n\n", "", ""))
     for context in (plain + 40, plain + 200, plain + 3000):
         limited = encoder.within(context)
         assert isinstance(limited, GroundedEncoder)

@@ -135,9 +135,9 @@ def bm25(passages: Sequence[str], queries: Sequence[str]) -> list[list[float]]:
     scores = []
     for terms in query_terms:
         row = [0.0] * len(passages)
-        for term in terms:
+        for term, times in Counter(terms).items():  # a text may repeat a word a hundred thousand times
             matches = postings.get(term, [])
-            idf = math.log(1 + (len(passages) - len(matches) + 0.5) / (len(matches) + 0.5))
+            idf = times * math.log(1 + (len(passages) - len(matches) + 0.5) / (len(matches) + 0.5))
             for index, count in matches:
                 row[index] += idf * count / (count + _K1 * (1 - _B + _B * lengths[index] / mean_length))
         scores.append(row)

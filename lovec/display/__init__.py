@@ -2,6 +2,7 @@
 
 from lovec.display.marks import (
     BANDS,
+    DISAGREEMENT,
     TENTHS,
     TERMINAL,
     Breaks,
@@ -18,6 +19,7 @@ from lovec.display.markup import PALETTES, legend_html, notebook_html, page, pas
 
 __all__ = [
     "BANDS",
+    "DISAGREEMENT",
     "PALETTES",
     "TENTHS",
     "TERMINAL",

@@ -22,7 +22,7 @@ from lovec.serving.service import Service
 from lovec.serving.worker import EngineWorker, score_answers
 from lovec.taggers import Session
 from lovec.tagging import ApiTagger
-from lovec.types import MODES, LovecError
+from lovec.types import LovecError
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -100,7 +100,7 @@ def make_app(
     service = Service(model, counters, limits, name, inline, feedback)
     if feedback is not None:
         counters.report(feedback)
-    description = describe(name, guarded=key is not None)
+    description = describe(name, key is not None, model.is_grounded)
     started = int(time.time())
 
     @asynccontextmanager
@@ -116,7 +116,7 @@ def make_app(
 
     async def page(_: Request) -> Response:
         problems = () if feedback is None else tuple(feedback.problems())
-        document, policy = render_page(name, key is not None, problems)
+        document, policy = render_page(name, key is not None, problems, model.is_grounded)
         return Response(document, media_type="text/html", headers={**PAGE_HEADERS, "Content-Security-Policy": policy})
 
     async def health(_: Request) -> Response:
@@ -134,9 +134,8 @@ def make_app(
         return JSONResponse(await service.take_labels(await service.read_body(request)))
 
     def card() -> dict[str, Any]:
-        notes = {mode: model.note(mode) for mode in MODES}
         said = {"id": name, "object": "model", "created": started, "owned_by": "lovec"}
-        return said | {"confidence": notes, "scale": list(model.tags.scale.words)}
+        return said | {"confidence": model.notes(), "scale": list(model.tags.scale.words)}
 
     async def models(_: Request) -> Response:
         return JSONResponse({"object": "list", "data": [card()]})

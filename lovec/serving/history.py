@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from lovec.documents import kind_of
 from lovec.encoding import Encoder, dialogue_parts
+from lovec.grounding import GroundedEncoder
 from lovec.sentences import spans
 from lovec.serving.inline import Inline
 from lovec.serving.wire import Turn
@@ -90,7 +92,12 @@ class History:
         turns: the messages, in order.
         tags: the tag words and the scale.
         inline: how confidences stand in the text of earlier answers.
+
+    Attributes:
+        source: what stands behind the question, see ``GroundedEncoder.cut_source``; None where nothing does.
     """
+
+    source: str | None = None
 
     def __init__(self, turns: Sequence[Turn], tags: TagFormat, inline: Inline) -> None:
         # The instruction, which holds the texts of the system, is the same before every answer.
@@ -103,18 +110,35 @@ class History:
         """Whether the scores of all earlier answers are known."""
         return not any(piece.unknown for _, pieces in self._turns for piece in pieces)
 
+    @property
+    def texts(self) -> list[tuple[str, str]]:
+        """The roles and the tagged texts of the turns; scores that are not known yet are the highest."""
+        top = self._tags.scale.top
+        return self._texts(
+            [
+                (role, [replace(piece, score=top) if piece.unknown else piece for piece in pieces])
+                for role, pieces in self._turns
+            ]
+        )
+
     def prompt(self, encoder: Encoder) -> list[int]:
-        """Return the token ids of the conversation; scores that are not known yet are the highest.
+        """Return the token ids of the conversation, without a source.
 
         Raises:
             LovecError: see ``Encoder.dialogue``.
         """
-        top = self._tags.scale.top
-        known = [
-            (role, [replace(piece, score=top) if piece.unknown else piece for piece in pieces])
-            for role, pieces in self._turns
-        ]
-        return self._encode(known, encoder)
+        return encoder.dialogue(self.texts)
+
+    def written_prompt(self, encoder: Encoder) -> list[int]:
+        """Return the token ids that the answer is written behind: those of the conversation, with its source.
+
+        Raises:
+            LovecError: see ``Encoder.dialogue``.
+        """
+        if self.source is None:
+            return self.prompt(encoder)
+        assert isinstance(encoder, GroundedEncoder)  # requests to others bring no evidence
+        return encoder.sourced_dialogue(self.texts, self.source)
 
     def messages(self, instruction: str) -> list[dict[str, str]]:
         """Return the conversation as chat messages; sentences whose scores are not known have no tags.
@@ -129,11 +153,11 @@ class History:
         turns = [("system", "\n\n".join([instruction, *system_texts])), *turns]
         return [{"role": role, "content": text} for role, text in turns]
 
-    def requests(self, encoder: Encoder, room: int | None) -> Requests[list[int]]:
-        """Let the model score the sentences that have no score yet, and yield the token ids of the conversation.
+    def requests(self, encoder: Encoder, room: int | None) -> Requests[History]:
+        """Let the model score the sentences that have no score yet, and yield the conversation with these scores.
 
         A score is the most probable one behind the conversation up to there, which is what the model writes at
-        temperature 0.
+        temperature 0. A source is not part of it: it is about the question alone.
 
         Args:
             encoder: encodes the contexts.
@@ -146,17 +170,16 @@ class History:
                     Step(piece.text.strip()) if piece.unknown else Step(piece.tagged(self._tags), literal=True)
                     for piece in pieces
                 ]
-                passage = Passage("an earlier answer", self._encode(done, encoder), steps)
+                passage = Passage("an earlier answer", encoder.dialogue(self._texts(done)), steps)
                 yield from score_requests(encoder, [passage], 1, room)
                 pieces = [
-                    replace(piece, score=score) if piece.unknown else piece
+                    replace(piece, score=score, unknown=False) if piece.unknown else piece
                     for piece, score in zip(pieces, passage.chosen, strict=True)
                 ]
             done.append((role, pieces))
-        yield self._encode(done, encoder)
-
-    def _encode(self, turns: Sequence[tuple[str, Sequence[Piece]]], encoder: Encoder) -> list[int]:
-        return encoder.dialogue(self._texts(turns))
+        known = copy(self)
+        known._turns = done
+        yield known
 
     def _texts(self, turns: Sequence[tuple[str, Sequence[Piece]]]) -> list[tuple[str, str]]:
         """Return the roles and the tagged texts of turns."""

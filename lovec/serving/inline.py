@@ -9,7 +9,7 @@ from lovec.tags import TagFormat
 from lovec.types import LovecError
 
 _LONGEST = 200  # characters of a template: it is written behind every sentence
-_FIELD = re.compile(r"\{(score|confidence(?::\.[0-9][f%])?)\}")
+_FIELD = re.compile(r"\{(score|(?:confidence|by_source)(?::\.[0-9][f%])?)\}")
 _EXPECTED = "expected one such as ' [{confidence:.0%}]' or ' <confidence> {score} </confidence>'"
 
 
@@ -20,7 +20,10 @@ def check_template(template: str) -> str:
         LovecError: it has no number, nothing but numbers, or too many characters.
     """
     if template and not _FIELD.search(template):
-        raise LovecError(f"the template has neither {{score}} nor {{confidence}} with or without a format, {_EXPECTED}")
+        raise LovecError(
+            "the template has neither {score} nor {confidence} nor {by_source}, the latter two with or without a "
+            f"format, {_EXPECTED}"
+        )
     if template and not _FIELD.sub("", template).strip():
         raise LovecError(
             f"the template has only numbers, which later turns could not tell from those of an answer, {_EXPECTED}"
@@ -35,8 +38,8 @@ class Inline:
 
     Args:
         template: what stands right behind a sentence: ``{score}`` becomes the stated score, in the words of the scale,
-            ``{confidence}`` the confidence, with two decimals or as a format says (``{confidence:.0%}``). "" writes
-            nothing.
+            ``{confidence}`` the confidence and ``{by_source}`` that by the evidence, with two decimals or as a format
+            says (``{confidence:.0%}``). "" writes nothing.
         tags: the tags of the model.
 
     Raises:
@@ -53,20 +56,22 @@ class Inline:
         expression = "".join(re.escape(text) + number for text, number in zip(texts, [*numbers, ""], strict=True))
         self._pattern = re.compile(rf"(?<=\S){expression}(?=\s|\Z)")  # behind a sentence, and before another or the end
 
-    def tag(self, score: int | None, confidence: float | None) -> str:
+    def tag(self, score: int | None, confidence: float | None, by_source: float | None = None) -> str:
         """Return what stands behind a sentence; "" where it has no number that the template asks for.
 
         Args:
             score: its stated score, an index into the scale; None where it has none.
             confidence: its confidence, in [0, 1]; None where it has none.
+            by_source: that by the evidence, likewise.
         """
-        if any((score if field == "score" else confidence) is None for field in self._fields):
+        numbers = {"score": score, "confidence": confidence, "by_source": by_source}
+        if any(numbers[_name(field)] is None for field in self._fields):
             return ""
 
         def written(field: re.Match[str]) -> str:
             if score is not None and field[1] == "score":
                 return self._tags.scale.words[score]
-            return format(confidence, _format(field[1]))
+            return format(numbers[_name(field[1])], _format(field[1]))
 
         return _FIELD.sub(written, self._template)
 
@@ -86,6 +91,11 @@ class Inline:
             return f" {self._tags.tag(self._tags.scale.words.index(found[1]))}" if found.groups() else ""
 
         return self._pattern.sub(restore, text)
+
+
+def _name(field: str) -> str:
+    """Return the name of a field, without its format."""
+    return field.partition(":")[0]
 
 
 def _format(field: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
 
@@ -15,6 +16,7 @@ from lovec.serving.wire import ChatRequest, TagRequest
 
 _QUESTION = "In a paragraph, could you tell me what you know about Jupiter?"
 _TEXT = "Jupiter is the largest planet. It has one moon."
+_SOURCE = "Jupiter is a gas giant, the fifth planet from the Sun. It has 95 known moons."
 _PERCENT, _TAG = " [{confidence:.0%}]", " <confidence> {score} </confidence>"
 
 _ASKED = {"messages": [{"role": "user", "content": _QUESTION}]}
@@ -25,12 +27,14 @@ ENDPOINTS: dict[str, tuple[type[BaseModel], str, str, dict[str, dict[str, Any]]]
     "/v1/chat/completions": (
         ChatRequest,
         "Answer the last message of a conversation (OpenAI's chat API).",
-        "A chat completion. Every message has `confidence`, a list of its sentences with their confidences.",
+        "A chat completion. Every message has `confidence`, a list of its sentences with their confidences, and with "
+        "`evidence` also `by_source`.",
         {
             "a question": _ASKED,
             "confidences in the text": {**_ASKED, "inline": _PERCENT},
             "stated scores in the text, as a stream": {**_ASKED, "inline": _TAG, "stream": True},
             "without doubtful sentences": {**_ASKED, "min_confidence": 0.5},
+            "with a source": {**_ASKED, "evidence": _SOURCE},
         },
     ),
     "/v1/responses": (
@@ -40,6 +44,7 @@ ENDPOINTS: dict[str, tuple[type[BaseModel], str, str, dict[str, dict[str, Any]]]
         {
             "a question": {"input": _QUESTION},
             "confidences in the text": {"input": _QUESTION, "inline": _PERCENT, "max_output_tokens": 200},
+            "with a source": {"input": _QUESTION, "evidence": _SOURCE},
         },
     ),
     "/v1/tag": (
@@ -49,6 +54,7 @@ ENDPOINTS: dict[str, tuple[type[BaseModel], str, str, dict[str, dict[str, Any]]]
         {
             "a text": {"text": _TEXT, "question": _QUESTION},
             "confidences in the text": {"text": _TEXT, "about": "Jupiter", "inline": _PERCENT},
+            "with a source": {"text": _TEXT, "about": "Jupiter", "evidence": [_SOURCE]},
         },
     ),
     "/v1/labels": (
@@ -66,12 +72,13 @@ ENDPOINTS: dict[str, tuple[type[BaseModel], str, str, dict[str, dict[str, Any]]]
 """Path, request, what is done, what the response is, and examples of requests by what they show."""
 
 
-def describe(name: str, guarded: bool) -> dict[str, Any]:
+def describe(name: str, guarded: bool, grounded: bool = False) -> dict[str, Any]:
     """Return the description.
 
     Args:
         name: name of the model.
         guarded: whether requests must bring a key.
+        grounded: whether requests may bring evidence; where they may not, no example does.
     """
     models = [request for request, *_ in ENDPOINTS.values()]
     _, found = models_json_schema([(model, "validation") for model in models], ref_template=f"{_SCHEMAS}{{model}}")
@@ -87,12 +94,17 @@ def describe(name: str, guarded: bool) -> dict[str, Any]:
             "are not listed are refused, unless their values ask for nothing.",
         },
         "paths": {
-            path: {"post": _operation(model, does, reply, examples)}
+            path: {"post": _operation(model, does, reply, _allowed(examples, grounded))}
             for path, (model, does, reply, examples) in ENDPOINTS.items()
         },
         "components": {"schemas": schemas, **({"securitySchemes": _BEARER} if guarded else {})},
         **({"security": [{"key": []}]} if guarded else {}),
     }
+
+
+def _allowed(examples: Mapping[str, dict[str, Any]], grounded: bool) -> dict[str, dict[str, Any]]:
+    """Return the examples that the model can answer."""
+    return {name: example for name, example in examples.items() if grounded or "evidence" not in example}
 
 
 def _operation(model: type[BaseModel], does: str, reply: str, examples: dict[str, dict[str, Any]]) -> dict[str, Any]:

@@ -4,12 +4,13 @@
 
 const $ = (id) => document.getElementById(id);
 const LOW = Number(document.body.dataset.low), MIDDLE = Number(document.body.dataset.middle);
+const DISAGREEMENT = Number(document.body.dataset.disagreement);
 const UNSAFE = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u202a-\u202e\u2066-\u2069\ud800-\udfff]/gu;
 const NUMBERS = { confidence: "confidence", stated: "stated score" };
 
 let running = null; // controller of the request under way
 let served = null; // what /v1/models says of the model
-let shown = { mode: "ask", question: "", text: "", sentences: [] }; // the answer on the page
+let shown = { mode: "ask", question: "", text: "", evidence: "", sentences: [] }; // the answer on the page
 
 const visible = (text) => text.replace(UNSAFE, "\ufffd");
 const choice = (name) => document.querySelector(`input[name="${name}"]:checked`).value;
@@ -29,9 +30,21 @@ function valueOf(entry) {
   return entry.score === null ? null : entry.score / top_();
 }
 
+const isSourced = (entry) => typeof entry.by_source === "number";
+
+// The confidence by source, as the page of lovec tag shows it.
+function sourceNumber(entry) {
+  const differs = entry.confidence !== null && Math.abs(entry.by_source - entry.confidence) >= DISAGREEMENT;
+  const number = element("sup", `lv-n lv-source${differs ? " lv-differs" : ""}`, entry.by_source.toFixed(2));
+  number.setAttribute("aria-hidden", "true");
+  return number;
+}
+
 function describe(entry) {
   const words = [];
-  if (entry.confidence !== null) words.push(`confidence ${entry.confidence.toFixed(2)}`);
+  const known = entry.confidence === null ? "-" : entry.confidence.toFixed(2);
+  if (isSourced(entry)) words.push(`by source ${entry.by_source.toFixed(2)}, by knowledge ${known}`);
+  else if (entry.confidence !== null) words.push(`confidence ${known}`);
   if (entry.score !== null) words.push(`stated score ${entry.score} of ${top_()}`);
   if (entry.problem) words.push(entry.problem);
   return words.join(", ") || "no confidence";
@@ -60,7 +73,9 @@ function addSentence(entry, before) {
   unit.tabIndex = 0;
   const number = element("sup", "lv-n", "");
   number.setAttribute("aria-hidden", "true");
-  unit.append(element("span", "lv-s", visible(entry.text)), number, element("span", "lv-tip", ` ${describe(entry)}`));
+  unit.append(element("span", "lv-s", visible(entry.text)), number);
+  if (isSourced(entry)) unit.append(sourceNumber(entry));
+  unit.append(element("span", "lv-tip", ` ${describe(entry)}`));
   shown.sentences.push({ entry, unit, before: first ? "" : before });
   paragraph.append(unit);
   paint();
@@ -96,8 +111,8 @@ function say(text) {
   if (text) $("message").scrollIntoView({ block: "nearest" });
 }
 
-function begin(mode, question, text) {
-  shown = { mode, question, text, sentences: [] };
+function begin(mode, question, text, evidence) {
+  shown = { mode, question, text, evidence, sentences: [] };
   $("empty").hidden = true;
   $("answer").hidden = false;
   $("asked").textContent = visible(question);
@@ -179,11 +194,14 @@ async function readModel() {
   [served] = (await response.json()).data;
 }
 
-async function request(mode, question, text) {
+async function request(mode, question, text, evidence) {
   if (!served) await readModel();
-  $("note").textContent = served.confidence[mode === "ask" ? "free-form" : "iterative"];
-  const ask = { stream: true, messages: [{ role: "user", content: question }] };
-  const [path, body] = mode === "ask" ? ["v1/chat/completions", ask] : ["v1/tag", { stream: true, text, ...(question && { question }) }];
+  const notes = served.confidence; // an answer that is written with a source is a given text by knowledge
+  const note = notes[mode === "ask" && !evidence ? "free-form" : "iterative"];
+  $("note").textContent = evidence ? `${note} ${notes["by source"]}` : note;
+  const all = { stream: true, ...(evidence && { evidence }) };
+  const ask = { ...all, messages: [{ role: "user", content: question }] };
+  const [path, body] = mode === "ask" ? ["v1/chat/completions", ask] : ["v1/tag", { ...all, text, ...(question && { question }) }];
   const response = await fetch(path, {
     method: "POST", headers: headers(), body: JSON.stringify(body), signal: running.signal,
   });
@@ -200,11 +218,12 @@ async function request(mode, question, text) {
 async function submit() {
   const mode = choice("mode");
   const question = $("question").value.trim(), text = mode === "text" ? $("text").value.trim() : "";
+  const evidence = $("evidence")?.value.trim() || ""; // only there where the model was trained with sources
   if (running || !(mode === "text" ? text : question)) return;
   running = new AbortController();
-  begin(mode, question, text);
+  begin(mode, question, text, evidence);
   try {
-    await request(mode, question, text);
+    await request(mode, question, text, evidence);
   } catch (error) {
     const arrived = count(statements().length, "sentence");
     if (error instanceof Refused) say(error.message);
@@ -239,7 +258,7 @@ function copyText() {
 
 function copyJson() {
   const sentences = shown.sentences.map((sentence) => ({ ...sentence.entry, kept: keeps(sentence) }));
-  const source = shown.mode === "text" ? { text: shown.text } : {};
+  const source = { ...(shown.mode === "text" && { text: shown.text }), ...(shown.evidence && { evidence: shown.evidence }) };
   const readout = choice("readout"), threshold = Number($("threshold").value);
   const note = $("note").textContent;
   const answer = { model: served.id, question: shown.question, ...source, readout, threshold, note, sentences };

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from lovec.display import TENTHS, legend_html, style, visible
+from lovec.display import DISAGREEMENT, TENTHS, legend_html, style, visible
 from lovec.templates import load_template
 
 PAGE_HEADERS: Mapping[str, str] = {
@@ -25,7 +25,7 @@ _HERE = Path(__file__).parent
 
 
 @lru_cache(maxsize=4)
-def render_page(name: str, guarded: bool, problems: Sequence[str] = ()) -> tuple[str, str]:
+def render_page(name: str, guarded: bool, problems: Sequence[str] = (), grounded: bool = False) -> tuple[str, str]:
     """Return the page and its Content-Security-Policy.
 
     The policy allows the script and the style of the page by their hashes, requests to this server, and nothing else.
@@ -34,6 +34,7 @@ def render_page(name: str, guarded: bool, problems: Sequence[str] = ()) -> tuple
         name: name of the model.
         guarded: whether requests need a key; the page asks for it then.
         problems: what is wrong with confidences, as people's verdicts show; a tuple.
+        grounded: whether requests may bring evidence; the page has a field for it then.
     """
     css = f"{(_HERE / 'page.css').read_text(encoding='utf-8')}{style()}"
     script = (_HERE / "page.js").read_text(encoding="utf-8")
@@ -44,8 +45,10 @@ def render_page(name: str, guarded: bool, problems: Sequence[str] = ()) -> tuple
         problems="; ".join(problems),
         css=css,
         script=script,
+        grounded=grounded,
         tenths=TENTHS,
-        legend=legend_html(),
+        disagreement=DISAGREEMENT,
+        legend=legend_html(grounded),
     )
     policy = {
         "default-src": "'none'",

@@ -30,7 +30,7 @@ class Response(ABC):
     Args:
         request: the request.
         served: tells which sentences stay.
-        mode: how the sentences are tagged.
+        mode: how the confidences (by knowledge, where there are others) are read.
         name: name of the model.
         inline: writes confidences into the text.
 
@@ -100,12 +100,14 @@ class Response(ABC):
             problem: what is wrong with its tag; None if nothing is.
         """
         entry = {"text": sentence.text, "score": sentence.score, "confidence": sentence.confidence}
+        entry |= {"by_source": sentence.by_source} if self.request.evidence else {}
         entry |= {"kept": self._keeps(sentence)} | ({} if problem is None else {"problem": problem})
         return entry | ({} if sentence.is_statement else {"kind": sentence.kind})
 
     def _shown(self, entry: Mapping[str, Any]) -> str:
         """Return what the text has of the sentence of an entry: with its confidence, where that is asked for."""
-        return f"{entry['text']}{self._inline.tag(entry['score'], entry['confidence'])}" if entry["kept"] else ""
+        tag = self._inline.tag(entry["score"], entry["confidence"], entry.get("by_source"))
+        return f"{entry['text']}{tag}" if entry["kept"] else ""
 
 
 @dataclass(slots=True)
@@ -131,6 +133,8 @@ class Answer:
 
 class AnswerResponse(Response):
     """The response to a request for answers.
+
+    By knowledge, an answer that is written with evidence is a given text, which is scored when it is complete.
 
     Args:
         request: the request.
@@ -161,7 +165,7 @@ class AnswerResponse(Response):
         inline: Inline,
         problems: Sequence[str] = (),
     ) -> None:
-        super().__init__(request, served, FREE_FORM, name, inline)
+        super().__init__(request, served, ITERATIVE if request.evidence else FREE_FORM, name, inline)
         self.history = history
         self.prompt, self.parts = prompt, request.n
         self._problems = list(problems)

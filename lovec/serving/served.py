@@ -12,19 +12,21 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from lovec.encoding import Encoder
+from lovec.grounding import UNGROUNDED, GroundedEncoder, encoder_of
 from lovec.serving.history import History
 from lovec.serving.inline import Inline
-from lovec.serving.jobs import AnswerJob, Job, StepsJob
+from lovec.serving.jobs import AnswerEnd, AnswerJob, Job, StepsJob
 from lovec.serving.pending import Pending
 from lovec.serving.responses import AnswerResponse, TextResponse
 from lovec.serving.wire import AnswerRequest, RequestRefused
 from lovec.taggers import IterativeTagger, Session
-from lovec.taggers.freeform import GrowingAnswer
+from lovec.taggers.by_source import requests_by_both
+from lovec.taggers.freeform import GrowingAnswer, ScoredSpan
+from lovec.taggers.scoring import ScoredSentence
 from lovec.taggers.served_confidence import ServedConfidence
 from lovec.tagging import with_unknown_words
 from lovec.tags import TagFormat
-from lovec.types import FREE_FORM, ITERATIVE, LovecError, Mode, Record
+from lovec.types import BY_SOURCE, FREE_FORM, ITERATIVE, MODES, LovecError, Mode, Record
 
 if TYPE_CHECKING:
     from lovec.serving.tasks import TaskWorker
@@ -49,6 +51,28 @@ class ServedModel(ABC):
     def __init__(self, tags: TagFormat, served: ServedConfidence, worker: EngineWorker | TaskWorker) -> None:
         self.tags, self.served, self.worker = tags, served, worker
 
+    @property
+    def is_grounded(self) -> bool:
+        """Whether it was trained with evidence in its prompts, so that requests may bring some."""
+        return False
+
+    def notes(self) -> dict[str, str]:
+        """Return what is said of confidences, by the mode of tagging, and by source where there are such."""
+        notes: dict[str, str] = {mode: self.note(mode) for mode in MODES}
+        if self.is_grounded:
+            notes[BY_SOURCE] = self.served.source_note()
+        return notes
+
+    def check_evidence(self, evidence: Sequence[str] | None) -> None:
+        """Check that a request brings evidence only where the model can use it.
+
+        Raises:
+            RequestRefused: it cannot.
+        """
+        if evidence and not self.is_grounded:
+            message = f"evidence is given, and the model of this server {UNGROUNDED}"
+            raise RequestRefused(message, "evidence", code="unsupported_parameter")
+
     @abstractmethod
     def note(self, mode: Mode) -> str:
         """Return one sentence that says what the confidences of a mode of tagging are."""
@@ -72,6 +96,17 @@ class ServedModel(ABC):
         Raises:
             RequestRefused: it cannot.
         """
+
+    def with_source(self, record: Record) -> tuple[Record, list[str]]:
+        """Return a given text with its evidence as the prompt has it, and what there is to say about that.
+
+        Args:
+            record: the text; it has evidence only where ``is_grounded``.
+
+        Raises:
+            RequestRefused: there is no room for it.
+        """
+        return record, []
 
     @abstractmethod
     def answer_jobs(self, response: AnswerResponse, pending: Pending) -> Sequence[Job]:
@@ -99,14 +134,19 @@ class SessionModel(ServedModel):
         encoder = session.encoder
         super().__init__(encoder.tags, session.served, worker)
         self.session = session
-        self.encoder = Encoder(
-            copy.deepcopy(encoder.tokenizer), encoder.instruction, encoder.tags, encoder.scoring, encoder.stop_ids
-        )
+        prompting = encoder.instruction, encoder.tags, encoder.scoring, encoder.grounding
+        own = encoder_of(copy.deepcopy(encoder.tokenizer), *prompting, encoder.stop_ids)
+        self.encoder = own.within(encoder.context) if isinstance(encoder, GroundedEncoder) else own
         self._encoding = threading.Lock()
         self._longest_token = max(map(len, encoder.tokenizer.get_vocab()))
         self._room = session.engine.context_length
         if self._room is not None:
             self.most_characters = self._room * self._longest_token
+
+    @property
+    def is_grounded(self) -> bool:
+        """Whether it was trained with evidence in its prompts."""
+        return isinstance(self.encoder, GroundedEncoder)
 
     def note(self, mode: Mode) -> str:
         """Return one sentence that says what the confidences of a mode of tagging are."""
@@ -126,22 +166,37 @@ class SessionModel(ServedModel):
         asked = [turn.text for turn in turns if turn.role == "user"]
         with self._encoding:
             unknown = replace(self.session, encoder=self.encoder).unknown_words_problem(asked)
-        return history, prompt, [] if unknown is None else [unknown]
+        problems = [] if unknown is None else [unknown]
+        if request.evidence:
+            history.source, notices = self._source(history.texts, request.evidence)
+            with self._encoding:
+                prompt = history.written_prompt(self.encoder)
+            problems += notices
+        return history, prompt, problems
 
     def check_question(self, question: str) -> None:
         """Check that a question fits the model's context."""
         self._encode("question", len(question), lambda: self.encoder.prompt(question))
+
+    def with_source(self, record: Record) -> tuple[Record, list[str]]:
+        """Return a given text with its evidence as the prompt has it, see ``ServedModel.with_source``."""
+        if not record.evidence:
+            return record, []
+        statements = [part.text for part in record.sentences if part.is_statement]
+        source, notices = self._source([("user", record.question)], record.evidence, statements)
+        return replace(record, evidence=(source,)), notices
 
     def answer_jobs(self, response: AnswerResponse, pending: Pending) -> Sequence[Job]:
         """Return the jobs for answers, which have to wait for the scores of earlier ones."""
         if response.history.is_known:
             return self._answer_jobs(response, pending)
 
-        def go_on(prompt: list[int] | Exception) -> None:
-            if isinstance(prompt, Exception):
-                pending.put(0, prompt)
+        def go_on(history: History | Exception) -> None:
+            if isinstance(history, Exception):
+                pending.put(0, history)
                 return
-            response.prompt = prompt
+            response.history = history
+            response.prompt = history.written_prompt(self.session.encoder)
             jobs = self._answer_jobs(response, pending)
             self.worker.submit(*jobs, accepted=True)
             pending.add(jobs)
@@ -155,9 +210,7 @@ class SessionModel(ServedModel):
         def put(item: Any) -> None:
             pending.put(0, with_unknown_words(item, session, ITERATIVE) if isinstance(item, Record) else item)
 
-        calibration = self.served.calibration(ITERATIVE)
-        tagger = IterativeTagger(session.engine, session.encoder, "mean", calibration=calibration)
-        return [StepsJob(put, tagger.requests([response.record]))]
+        return [StepsJob(put, requests_by_both(self._iterative(), [response.record]))]
 
     def close(self) -> None:
         """Release what the engine holds."""
@@ -165,12 +218,81 @@ class SessionModel(ServedModel):
 
     def _answer_jobs(self, response: AnswerResponse, pending: Pending) -> list[AnswerJob]:
         """Return the jobs for the answers to a prompt."""
-        return [self._answer_job(response, part, partial(pending.put, part)) for part in range(response.parts)]
+
+        def job(part: int) -> AnswerJob:
+            put: Callable[[Any], None] = partial(pending.put, part)
+            if response.request.evidence:
+                put = self._put_by_both(response, pending, put)
+            return self._answer_job(response, part, put)
+
+        return list(map(job, range(response.parts)))
+
+    def _put_by_both(
+        self, response: AnswerResponse, pending: Pending, put: Callable[[Any], None]
+    ) -> Callable[[Any], None]:
+        """Return what takes an answer that is written with evidence, and hands it over with both confidences.
+
+        What is handed in has the confidences by source. When the answer is complete its sentences are scored without
+        the evidence, as those of a given text, and each is handed over once it is.
+
+        Args:
+            response: the response that the answer is part of.
+            pending: gets the job that scores them.
+            put: takes what is handed over.
+        """
+        spans: list[ScoredSpan] = []
+
+        def put_scored(end: AnswerEnd, item: Any) -> None:
+            if isinstance(item, ScoredSentence):
+                span, sourced = spans[item.at]
+                put(ScoredSpan(span, replace(item.sentence, by_source=sourced.confidence)))
+            elif isinstance(item, Record):
+                put(end._replace(problems=[*end.problems, *item.meta.get("problems", ())]))
+            else:
+                put(item)
+
+        def put_written(item: Any) -> None:
+            if isinstance(item, ScoredSpan):
+                spans.append(item)
+            elif isinstance(item, AnswerEnd) and spans:
+                record = Record("an answer", "", sentences=tuple(span.sentence for span in spans))
+                prompt = response.history.prompt(self.session.encoder)
+                job = StepsJob(partial(put_scored, item), self._iterative().requests([record], [prompt]))
+                self.worker.submit(job, accepted=True)
+                pending.add([job])
+            else:
+                put(item)
+
+        return put_written
+
+    def _iterative(self) -> IterativeTagger:
+        """Return what scores given texts."""
+        by_knowledge, by_source = map(self.served.calibration, (ITERATIVE, BY_SOURCE))
+        engine, encoder = self.session.engine, self.session.encoder
+        return IterativeTagger(engine, encoder, "mean", calibration=by_knowledge, by_source=by_source)
+
+    def _source(
+        self, turns: Sequence[tuple[str, str]], evidence: Sequence[str], sentences: Sequence[str] = ()
+    ) -> tuple[str, list[str]]:
+        """Return what a prompt has of evidence, and what there is to say about it, see ``GroundedEncoder.cut_source``.
+
+        Raises:
+            RequestRefused: there is no room for it.
+        """
+        encoder = self.encoder
+        assert isinstance(encoder, GroundedEncoder)
+        try:
+            with self._encoding:
+                source, was_cut = encoder.cut_source(turns, evidence, sentences)
+        except LovecError as error:
+            raise RequestRefused(str(error), "evidence", code="context_length_exceeded") from None
+        said = f"the evidence has more than {encoder.grounding.tokens} tokens, or half of what is left of the context"
+        return source, [f"{said}; it is cut to what resembles the question and the sentences most"] if was_cut else []
 
     def _answer_job(self, response: AnswerResponse, part: int, put: Callable[[Any], None]) -> AnswerJob:
         """Return the job for one answer."""
         request, encoder = response.request, self.session.encoder
-        calibration = self.served.calibration(FREE_FORM)
+        calibration = self.served.calibration(BY_SOURCE if request.evidence else FREE_FORM)
         growing = GrowingAnswer(encoder, response.prompt, calibration, request.sampling.keeps_logps, request.stop)
         sampling = replace(request.sampling, watched=encoder.watched if growing.distributions else ())
         return AnswerJob(put, response.prompt, sampling, stream_key(request, part), growing.on_token, growing=growing)

@@ -7,6 +7,7 @@ import json
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -169,6 +170,7 @@ class Service:
         request = request_type.parse(
             read_json(body), self.name, self.limits.max_tokens, self.model.tags.scale, self.limits.max_choices
         )
+        self.model.check_evidence(request.evidence)
         inline = self._inline_of(request)
         history, prompt, problems = self.model.read(request, inline)
         return response_type(request, history, prompt, self.model.served, self.name, inline, problems)
@@ -179,6 +181,7 @@ class Service:
         if request.question is not None and request.about is not None:
             message = "both question and about are given; the question says what the text is about"
             raise wire.RequestRefused(message, "about", code="invalid_value")
+        self.model.check_evidence(request.evidence)
         question, notices = request.question, list[str]()
         if request.about is not None:
             question = about_question(request.about)
@@ -188,9 +191,10 @@ class Service:
             notices = list(question_notices(topics, default, '"about": "NAME"'))
         self.model.check_question(question)
         record = split_record(text_record(request.text, question), self.model.tags)
+        record, more = self.model.with_source(replace(record, evidence=tuple(request.evidence or ())))
         most = self.model.most_characters + 1
         inline = self._inline_of(request)
-        return TextResponse(request, record, most, self.model.served, self.name, inline, notices)
+        return TextResponse(request, record, most, self.model.served, self.name, inline, [*notices, *more])
 
     def _inline_of(self, request: AnswerRequest | TagRequest) -> Inline:
         """Return what writes confidences into the text of a response."""

@@ -60,6 +60,29 @@ class Strict(BaseModel):
 R = TypeVar("R", bound=Strict)
 
 
+def _not_blank(text: str) -> str:
+    """Return a text that says something.
+
+    Raises:
+        PydanticCustomError: it does not.
+    """
+    if not text.strip():
+        raise PydanticCustomError("blank_text", "Input should be a text that is not empty")
+    return text
+
+
+def _texts(value: Any) -> Any:
+    """Return a value as a list of texts, where it is a single one."""
+    return as_list(value, value, "a text or a list of texts")
+
+
+_Evidence: TypeAlias = Annotated[
+    list[Annotated[str, AfterValidator(_not_blank)]],
+    Field(max_length=MOST_PARTS),
+    BeforeValidator(_texts, json_schema_input_type=str | list[str]),
+]
+
+
 def _template(template: str) -> str:
     """Return a template that can be used, see ``check_template``.
 
@@ -83,9 +106,11 @@ class _Request(Strict):
         promise_for: kind of the question, for which that guarantee is to hold by itself: a value of the column that
             the calibration's promises are by; null is the guarantee for all questions together.
         inline: template of what stands right behind every sentence in the text, such as ``" [{confidence:.0%}]"`` or
-            ``" <confidence> {score} </confidence>"``: ``{confidence}`` is the confidence, with two decimals or in a
-            format, ``{score}`` the score that the model states. "" writes nothing, null takes what the server was
-            started with.
+            ``" <confidence> {score} </confidence>"``: ``{confidence}`` is the confidence and ``{by_source}`` that by
+            the evidence, with two decimals or in a format, ``{score}`` the score that the model states. "" writes
+            nothing, null takes what the server was started with.
+        evidence: a source, or several, for a model that was trained with evidence: answers are written with it, and
+            every sentence has a confidence by it, ``by_source``, beside the one without it. Null is none.
     """
 
     model: str | None = None
@@ -93,6 +118,7 @@ class _Request(Strict):
     keep_factual: float | None = Field(None, gt=0, lt=1)
     promise_for: str | None = None
     inline: Annotated[str, AfterValidator(_template)] | None = None
+    evidence: _Evidence | None = None
 
     @classmethod
     def read(cls, body: dict[str, Any], model: str, scale: Scale) -> Self:
@@ -145,17 +171,6 @@ def check_model(name: str, model: str) -> None:
         raise RequestRefused(f"there is no model {name!r} here, only {model!r}", "model", 404, "model_not_found")
 
 
-def _not_blank(text: str) -> str:
-    """Return a text that says something.
-
-    Raises:
-        PydanticCustomError: it does not.
-    """
-    if not text.strip():
-        raise PydanticCustomError("blank_text", "Input should be a text that is not empty")
-    return text
-
-
 class TagRequest(_Request, extra="forbid"):
     """A request to tag a text.
 
@@ -180,11 +195,6 @@ class _TextPart(Strict, extra="forbid"):
 def _parts(content: Any) -> Any:
     """Return the content of a message as a list of parts, where it is a plain text."""
     return as_list(content, {"type": "text", "text": content}, "a text or a list of text parts")
-
-
-def _texts(stop: Any) -> Any:
-    """Return ``stop`` as a list of texts, where it is a single one."""
-    return as_list(stop, stop, "a text or a list of texts")
 
 
 def as_list(value: Any, item: Any, expected: str) -> list[Any]:

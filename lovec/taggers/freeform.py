@@ -55,6 +55,7 @@ class FreeFormTagger:
         likelihoods: whether to fill in the log-probabilities of the tokens of every sentence, as the model wrote them.
             They are known from writing where ``sampling.keeps_logps``; otherwise the answer is scored once more.
         calibration: makes the confidence of what was read, log-probabilities included if it needs them; None leaves it.
+        by_source: the same for records whose prompt has their evidence; None leaves theirs as it was read.
 
     Attributes:
         watch: seconds spent, in the phases "writing" and, for the distributions, "scoring".
@@ -72,14 +73,17 @@ class FreeFormTagger:
         distributions: bool = False,
         likelihoods: bool = False,
         calibration: Calibration | None = None,
+        by_source: Calibration | None = None,
     ) -> None:
         self.engine = engine
         self.encoder = encoder
         self.sampling = sampling or Sampling()
         self.readout: Readout = readout
         self.distributions = distributions or readout == "mean"
-        self.likelihoods = likelihoods or (calibration is not None and calibration.needs_token_logps)
+        used = [made for made in (calibration, by_source) if made is not None]
+        self.likelihoods = likelihoods or any(made.needs_token_logps for made in used)
         self.calibration = calibration
+        self.by_source = by_source
         self.watch = Stopwatch()
         if self.sampling.n != 1:
             raise LovecError(f"free-form tagging got sampling.n={self.sampling.n}, expected 1 (one answer per record)")
@@ -159,7 +163,8 @@ class FreeFormTagger:
             chain(token_logps, repeat(None)),
             strict=False,
         )
-        more = self.encoder.scale, self.readout, self.calibration
+        calibration = self.by_source if self.encoder.has_source(record) else self.calibration
+        more = self.encoder.scale, self.readout, calibration
         sentences = tuple(read_out(one, one.score, logps, tokens, *more) for one, logps, tokens in known)
         meta = {**record.meta, "problems": [*record.meta["problems"], *passage.problems]}
         return replace(record, sentences=sentences, meta=meta)

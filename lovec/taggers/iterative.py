@@ -107,14 +107,17 @@ class IterativeTagger:
         """
         return self.watch.timed("scoring", answered(self.requests(records), self.engine, self.encoder.choices))
 
-    def requests(self, records: Sequence[Record]) -> Requests[Tagged]:
+    def requests(self, records: Sequence[Record], prompts: Sequence[list[int]] | None = None) -> Requests[Tagged]:
         """Do the work of ``stream``, with the engine left to the caller.
 
         Args:
             records: as for ``tag``.
+            prompts: token ids of the prompt of each record, such as a conversation; None makes those of the records.
         """
         passages = {
-            number: Passage(record.id, self._prompt(record, steps), steps, number=number)
+            number: Passage(
+                record.id, self._prompt(record, steps) if prompts is None else prompts[number], steps, number=number
+            )
             for number, record in enumerate(records)
             if (steps := [Step(part.text) for part in record.sentences if part.is_statement])
         }

@@ -240,6 +240,12 @@ class ServedConfidence:
             note += f", fitted to {calibration.mode} tagging"
         return f"{note[:1].upper()}{note[1:]}."
 
+    def source_note(self) -> str:
+        """Return one sentence that says what the confidences by source are."""
+        made = self.calibration(BY_SOURCE)
+        what = "not calibrated" if made is None else made.describe()
+        return f"By source: how well the evidence supports a sentence, by the same model; {what}."
+
 
 def with_mean_readout(records: Sequence[Record]) -> list[Record]:
     """Return tagged records whose confidences are the mean of their distribution, where they have one."""

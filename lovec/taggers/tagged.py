@@ -7,7 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from lovec.datasets.jsonl import record_from_dict
-from lovec.display import notebook_html, number, one_line
+from lovec.display import notebook_html, number, one_line, source_number
 from lovec.notices import counted
 from lovec.types import LovecError, Record
 
@@ -21,6 +21,7 @@ _DTYPES = {
     "sentence": "int64",
     "text": "str",
     "confidence": "float64",
+    "by_source": "float64",
     "score": "Int64",
     "factuality": "float64",
 }
@@ -44,7 +45,8 @@ class TaggedText(dict[str, Any]):
         """Return a pandas frame with one row per sentence.
 
         Columns are ``id`` and ``question`` of the record, the number of the ``sentence`` from 1, its ``text``,
-        ``confidence`` in [0, 1], stated ``score`` and ``factuality`` in [0, 1]. Unknown values are missing.
+        ``confidence`` in [0, 1], stated ``score`` and ``factuality`` in [0, 1]. Unknown values are missing. Where a
+        sentence has a confidence by source, ``by_source`` follows ``confidence``.
 
         Raises:
             LovecError: the dict is not a record any more.
@@ -93,11 +95,12 @@ def _frame(records: Iterable[Record]) -> DataFrame:
     from pandas import DataFrame
 
     rows = [
-        (record.id, record.question, at, s.text, s.confidence, s.score, s.factuality)
+        (record.id, record.question, at, s.text, s.confidence, s.by_source, s.score, s.factuality)
         for record in records
         for at, s in enumerate(record.sentences, 1)
     ]
-    return DataFrame(rows, columns=list(_DTYPES)).astype(_DTYPES)
+    frame = DataFrame(rows, columns=list(_DTYPES)).astype(_DTYPES)
+    return frame if frame["by_source"].notna().any() else frame.drop(columns="by_source")
 
 
 def _html(texts: Iterable[TaggedText]) -> str | None:
@@ -111,9 +114,11 @@ def _html(texts: Iterable[TaggedText]) -> str | None:
 
 
 def _lines(record: Record) -> str:
-    """Return a record for a terminal: a line per sentence with its confidence and score."""
+    """Return a record for a terminal: a line per sentence with its confidence, that by source if any, and its score."""
+    is_sourced = any(s.by_source is not None for s in record.sentences)
     rows = [
-        f"{number(s):>10}  {'-' if s.score is None else s.score:>5}  {one_line(s.text, _WIDTH)}"
+        f"{number(s):>10}  {f'{source_number(s):>9}  ' * is_sourced}{'-' if s.score is None else s.score:>5}  "
+        f"{one_line(s.text, _WIDTH)}"
         for s in record.sentences[:_MOST_LINES]
     ]
     more = len(record.sentences) - len(rows)
@@ -121,7 +126,7 @@ def _lines(record: Record) -> str:
     return "\n".join(
         [
             one_line(f"{record.id}: {record.question}", _WIDTH),
-            "confidence  score  sentence",
+            f"confidence  {'by source  ' * is_sourced}score  sentence",
             *rows,
             *([f"and {counted(more, 'more sentence')}"] if more else []),
             *([f"left out: {left_out}"] if left_out else []),

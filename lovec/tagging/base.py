@@ -14,7 +14,7 @@ from lovec.taggers.freeform import OnWritten
 from lovec.taggers.scoring import Tagged
 from lovec.taggers.served_confidence import ServedConfidence
 from lovec.tags import TagFormat
-from lovec.types import ITERATIVE, Keeps, LovecError, Record, Unit, check_confidence
+from lovec.types import FREE_FORM, ITERATIVE, Keeps, LovecError, Record, Unit, check_confidence
 from lovec.untag import split_record
 
 CLAUSE_NOTE = (
@@ -65,7 +65,7 @@ class DocumentTagger(ABC):
         self.keep_factual = keep_factual
         self.unit = unit
         self.whole = False
-        self._ranks: list[list[float]] = []
+        self._ranks: dict[str, list[list[float]]] = {}
 
     @abstractmethod
     def stream(self, records: Sequence[Record], mode: str, on_written: OnWritten | None = None) -> Iterator[Tagged]:
@@ -80,6 +80,32 @@ class DocumentTagger(ABC):
     @abstractmethod
     def note(self, mode: str) -> str:
         """Return one sentence that says what the confidences of a mode are."""
+
+    def is_sourced(self, record: Record) -> bool:
+        """Return whether the sentences of a record get a confidence by its evidence as well."""
+        return False
+
+    def knowledge_mode(self, record: Record, mode: str) -> str:
+        """Return how the confidence by knowledge of a record is read.
+
+        An answer that is written with evidence says by source how sure the model is. By knowledge it is a given text,
+        which is scored without the evidence once it is complete.
+
+        Args:
+            record: a text, or the question of an answer.
+            mode: how it is tagged.
+        """
+        return ITERATIVE if mode == FREE_FORM and self.is_sourced(record) else mode
+
+    def notes(self, modes: Iterable[str], sourced: bool) -> list[str]:
+        """Return what is said of confidences, in sentences.
+
+        Args:
+            modes: how those by knowledge were read.
+            sourced: whether there are some by source.
+        """
+        notes = dict.fromkeys(map(self.note, modes))
+        return [*notes, *([self.served.source_note()] if sourced else [])]
 
     def cost(self, records: Iterable[Record], mode: str) -> str | None:
         """Return in words what it takes to tag documents, before it is done; None where that is not known.
@@ -122,8 +148,12 @@ class DocumentTagger(ABC):
         return self.served.keeps(mode, self.min_confidence, self.keep_factual)
 
     def drift(self, mode: str) -> str | None:
-        """Return in one sentence how all texts so far differ from those that the map was fitted to; None if not."""
-        return self.served.drift(self._ranks, mode)
+        """Return in one sentence how all texts so far differ from those that the map was fitted to; None if not.
+
+        Args:
+            mode: how their confidences were read.
+        """
+        return self.served.drift(self._ranks.get(mode, []), mode)
 
     @abstractmethod
     def close(self) -> None:
@@ -148,7 +178,7 @@ class DocumentTagger(ABC):
 
         Where its units are clauses, its meta data have the confidences of its sentences, too.
         """
-        self._ranks.append(self.served.ranks(record, mode))
+        self._ranks.setdefault(mode, []).append(self.served.ranks(record, mode))
         if any(sentence.part_of is not None for sentence in record.sentences):
             sentences = {str(place): confidence for place, confidence in sentence_confidences(record).items()}
             record = replace(record, meta={**record.meta, CONFIDENCES: sentences})

@@ -20,10 +20,12 @@ from lovec.datasets.layouts import known_layout
 from lovec.datasets.rows import Reading, is_rows, read_records_of, read_rows
 from lovec.documents import paragraphs, readable, title_of
 from lovec.encoding import QUESTION
+from lovec.grounding import UNGROUNDED
 from lovec.settings import Count, Probability, checked
 from lovec.taggers import FreeFormTagger, IterativeTagger, Session, TaggedText, TaggedTexts, open_session
+from lovec.taggers.by_source import by_both, requests_by_both
 from lovec.taggers.freeform import OnWritten
-from lovec.taggers.scoring import ScoredSentence, Tagged
+from lovec.taggers.scoring import ScoredSentence, Tagged, answered, items_of
 from lovec.taggers.served_confidence import UNCALIBRATED, ServedConfidence, renamed_threshold
 from lovec.tagging.apis import OPENAI, ApiModel, ApiTagger, check_api
 from lovec.tagging.base import DocumentTagger, SessionTagger, check_unit, with_problem, with_unknown_words
@@ -69,7 +71,8 @@ class TextTagger(SessionTagger):
     """Tags texts, or answers questions, with one model.
 
     A text with evidence gets two confidences from a model that was trained with evidence in its prompts: ``by_source``,
-    with the evidence, and ``confidence``, without it.
+    with the evidence, and ``confidence``, without it. The answer to a question with evidence is written with it: then
+    ``by_source`` is what the model says as it writes, and ``confidence`` is that of a given text, without the evidence.
 
     Args:
         session: the model.
@@ -102,12 +105,13 @@ class TextTagger(SessionTagger):
         engine, encoder = session.engine, session.encoder
         self.readout = readout
         calibrations = {mode: self.served.calibration(mode) for mode in (ITERATIVE, FREE_FORM)}
+        by_source = self.served.calibration(BY_SOURCE)
         self._iterative = IterativeTagger(
             engine,
             encoder,
             readout or "mean",
             calibration=calibrations[ITERATIVE],
-            by_source=self.served.calibration(BY_SOURCE),
+            by_source=by_source,
         )
         self._free_form = FreeFormTagger(
             engine,
@@ -116,6 +120,7 @@ class TextTagger(SessionTagger):
             readout or "mean",
             distributions=True,
             calibration=calibrations[FREE_FORM],
+            by_source=by_source,
         )
 
     def answer_questions(self, records: Sequence[Record]) -> list[Record]:
@@ -138,59 +143,55 @@ class TextTagger(SessionTagger):
                 ``answer_questions``.
             on_written: see ``FreeFormTagger.stream``.
         """
-        self.keeps(mode)  # before anything is computed, since there may be no such guarantee
+        for read in {self.knowledge_mode(record, mode) for record in records} or {mode}:
+            self.keeps(read)  # before anything is computed, since there may be no such guarantee
         check_unit(self.unit, None, asking=mode == FREE_FORM)
         if mode == ITERATIVE:
             items: Iterator[Tagged] = self._scored([self._split(record) for record in records])
         else:
-            items = self._free_form.stream(records, on_written)
+            items = self._answered(records, on_written)
         for item in items:
             yield self._finished(item, mode) if isinstance(item, Record) else item
 
     def _scored(self, records: Sequence[Record]) -> Iterator[Tagged]:
-        """Yield the sentences of texts and the texts, with both confidences where a prompt has evidence in it.
+        """Yield the sentences of texts and the texts, with both confidences where a prompt has evidence in it."""
+        requests = requests_by_both(self._iterative, records)
+        return answered(requests, self.session.engine, self.session.encoder.choices)
 
-        Both prompts of a text are scored together, so that their common beginning may be computed once.
+    def _answered(self, records: Sequence[Record], on_written: OnWritten | None) -> Iterator[Tagged]:
+        """Yield the sentences of answers and the answers, with both confidences of those written with evidence.
+
+        By source is what the model says as it writes. By knowledge the complete answer is a given text.
         """
-        twice = [self.session.encoder.has_source(record) for record in records]
-        rows = [(number, way) for number, both in enumerate(twice) for way in ((False, True) if both else (False,))]
-        asked = [
-            replace(records[number], evidence=()) if twice[number] and not sourced else records[number]
-            for number, sourced in rows
-        ]
-        sentences: dict[tuple[int, int], dict[bool, Sentence]] = {}  # of a place, by whether the evidence was there
-        ended: list[Record] = []
-        for item in self._iterative.stream(asked):
-            if isinstance(item, Record):
-                number, sourced = rows[len(ended)]
-                ended.append(item)
-                if sourced:
-                    yield _by_both(ended[-2], item)
-                elif not twice[number]:
-                    yield item
-                continue
-            number, sourced = rows[item.record]
-            place = sentences.setdefault((number, item.at), {})
-            place[sourced] = item.sentence
-            if len(place) == 1 + twice[number]:
-                sentence = _with_source(place[False], place[True]) if twice[number] else item.sentence
-                yield ScoredSentence(number, item.at, sentence)
-                del sentences[number, item.at]
+        sourced = [self.is_sourced(record) for record in records]
+
+        def on_stated(item: ScoredSentence) -> None:
+            if on_written is not None and not sourced[item.record]:  # what is stated with a source is not the score
+                on_written(item)
+
+        items = self._free_form.stream(records, None if on_written is None else on_stated)
+        if not any(sourced):
+            yield from items
+            return
+        written = [item for item in items if isinstance(item, Record)]
+        texts = [replace(record, evidence=()) for record, both in zip(written, sourced, strict=True) if both]
+        known = iter(self._iterative.tag(texts))
+        for number, (record, both) in enumerate(zip(written, sourced, strict=True)):
+            yield from items_of(by_both(next(known), record) if both else record, number)
 
     def _finished(self, record: Record, mode: str) -> Record:
         """Return a tagged record with its problems, and without the sentences that are not kept."""
         record = with_unknown_words(record, self.session, mode)
-        return self._filtered(_with_cut_off(record) if mode == FREE_FORM else record, mode)
+        record = _with_cut_off(record) if mode == FREE_FORM else record
+        return self._filtered(record, self.knowledge_mode(record, mode))
 
     def note(self, mode: str) -> str:
         """Return one sentence that says what the confidences of a mode are."""
         return self._noted(self.served.note(mode) if self.readout is None else _NOTES[self.readout])
 
-    def source_note(self) -> str:
-        """Return one sentence that says what the confidences by source are."""
-        made = self.served.calibration(BY_SOURCE)
-        what = "not calibrated" if made is None else made.describe()
-        return f"By source: how well the evidence supports a sentence, by the same model; {what}."
+    def is_sourced(self, record: Record) -> bool:
+        """Return whether the prompt of a record has its evidence in it."""
+        return self.session.encoder.has_source(record)
 
 
 def tag(
@@ -227,7 +228,8 @@ def tag(
         adapter: folder of a PEFT adapter, or of the run that wrote it.
         engine: "transformers", "vllm", the address of a vLLM server, or an engine; or "openai" for a model behind chat
             completions, see `ApiModel` and `ApiTagger` for its settings (``base_url``, ``max_cost``, ...).
-        evidence: a source that the sentences are compared with, or several; see `TextTagger`.
+        evidence: a source that the sentences are compared with, or several, and that answers are written with; see
+            `TextTagger`.
         session: a model opened by `lovec.taggers.open_session`; model, adapter, engine and settings are then ignored.
         min_confidence: sentences with a lower confidence, or without one, are left out, such as those below 0.7.
         keep_factual: probability that all sentences that are kept are true; see `TextTagger`.
@@ -275,10 +277,8 @@ def tag(
         log.warning("%s", notice)
     mode = FREE_FORM if text is None else ITERATIVE
     if evidence is not None:
-        if text is None or method is not None or engine == OPENAI:
-            raise LovecError(
-                "evidence is compared with given texts by an adapter; leave out engine and method, give text"
-            )
+        if method is not None or engine == OPENAI:
+            raise LovecError("evidence is for an adapter trained with it; leave out engine and method")
         records = [replace(record, evidence=tuple(map(str, _listed("evidence", evidence)))) for record in records]
     if method is not None:
         check_method(method, readout)
@@ -297,10 +297,7 @@ def tag(
     else:
         session = session or _shared_session(model=model, adapter=adapter, engine=engine, **settings)
         if evidence is not None and session.encoder.grounding is None:
-            raise LovecError(
-                "evidence is given, and the model was trained without evidence in its prompts; train an adapter with "
-                "--model.policy.grounded true on records with evidence"
-            )
+            raise LovecError(f"evidence is given, and the model {UNGROUNDED}")
         if method is None:
             tagger = TextTagger(session, readout, max_new_tokens, min_confidence, keep_factual, unit)
         else:
@@ -309,10 +306,16 @@ def tag(
     for record in tagged:
         if problems := record.meta.get("problems"):
             log.warning("%s: %s%s", record.id, problems[0], f" (and {len(problems) - 1} more)" * (len(problems) > 1))
-    if (drift := tagger.drift(mode)) is not None:
-        log.warning("%s", drift)
-    note = tagger.note(mode)
-    results = TaggedTexts(TaggedText(record_to_dict(record), note) for record in tagged)
+    for read in dict.fromkeys(tagger.knowledge_mode(record, mode) for record in tagged):
+        if (drift := tagger.drift(read)) is not None:
+            log.warning("%s", drift)
+    results = TaggedTexts(
+        TaggedText(
+            record_to_dict(record),
+            " ".join(tagger.notes([tagger.knowledge_mode(record, mode)], tagger.is_sourced(record))),
+        )
+        for record in tagged
+    )
     return results[0] if single else results
 
 
@@ -507,20 +510,6 @@ def question_notices(topics: Mapping[str, tuple[str, str]], default: str | None,
         yield f"{len(topics) - _MOST_NOTICES} texts more are taken to be about what their titles say"
     if default is not None:
         yield f'taken to answer "{default}"; scores are better where the text is named: {option}'
-
-
-def _with_source(sentence: Sentence, sourced: Sentence) -> Sentence:
-    """Return a sentence with its confidence by source: that of the same sentence, tagged with the evidence."""
-    return replace(sentence, by_source=sourced.confidence)
-
-
-def _by_both(record: Record, sourced: Record) -> Record:
-    """Return a tagged text with both confidences of its sentences, its evidence, and the problems of both."""
-    pairs = zip(record.sentences, sourced.sentences, strict=True)
-    problems = record.meta.get("problems", [])
-    more = [f"with the evidence: {one}" for one in sourced.meta.get("problems", []) if one not in problems]
-    meta = {**record.meta, "problems": [*problems, *more]} if problems or more else record.meta
-    return replace(record, sentences=tuple(_with_source(*pair) for pair in pairs), evidence=sourced.evidence, meta=meta)
 
 
 def _with_cut_off(record: Record) -> Record:

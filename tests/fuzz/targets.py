@@ -152,7 +152,7 @@ def evidence(data: bytes) -> None:
     text = text_of(data)
     for encoder in grounded():
         before, after = "\n\nRead:\n", "\nGo by it."
-        frame = encoder.source_prompt("Who?", before, "", after)
+        frame = encoder.source_prompt([("user", "Who?")], before, "", after)
         ids = encoder.record_prompt(Record("r", "Who?", (text,)))
         if not text.strip():
             assert ids == encoder.prompt("Who?")
@@ -168,7 +168,7 @@ def evidence(data: bytes) -> None:
         assert 0 < source <= min(encoder.grounding.tokens, (encoder.context - len(frame)) // 2)
         clean = text.encode(errors="replace").decode().strip()
         if len(encoder.source_pieces(clean)) <= source:
-            assert ids == encoder.source_prompt("Who?", before, clean, after)
+            assert ids == encoder.source_prompt([("user", "Who?")], before, clean, after)
         else:
             assert "r" in encoder.cut_records
 
@@ -677,6 +677,7 @@ _CHAT = st.fixed_dictionaries(
         "stream": st.booleans() | _JSON,
         "stream_options": st.fixed_dictionaries({}, optional={"include_usage": st.booleans() | _JSON}) | _JSON,
         "min_confidence": st.floats(-0.1, 1.1) | _JSON,
+        "evidence": st.lists(st.text(max_size=5), max_size=2) | _JSON,
         "n": st.integers(0, 2) | _JSON,
         "stop": _JSON,
         "user": _JSON,
@@ -689,6 +690,7 @@ _TAG = st.fixed_dictionaries(
     optional={
         "question": st.text(max_size=10) | st.just("Who?"),
         "min_confidence": st.floats(-0.1, 1.1) | _JSON,
+        "evidence": st.lists(st.text(max_size=5), max_size=2) | _JSON,
         "model": _JSON,
         "x": _JSON,
     },

@@ -54,6 +54,13 @@ class Rows(RecordsDataModule):
         return records(self.n if split == "train" else 4, seed=len(split), scale=self.scale)
 
 
+class Sourced(Rows):
+    """Records of which every second one has evidence."""
+
+    def load(self, split: str) -> list[Record]:
+        return [replace(r, evidence=("Ada wrote.",) * (i % 2)) for i, r in enumerate(super().load(split))]
+
+
 def tiny(folder: Path, arch: str = "llama", **sizes: Any) -> str:
     """A random model in ``folder``, built once."""
     path = folder / arch
@@ -104,6 +111,16 @@ def sft_adapter(folder: Path, model: str) -> str:
 
     torch.manual_seed(0)  # the same adapter, whatever ran before
     trainer(folder).fit(module(SFT, model), Rows())
+    return str(folder / "adapter")
+
+
+def grounded_adapter(folder: Path, model: str) -> str:
+    """An adapter that SFT has written from records with evidence and without, in a run in ``folder``."""
+    from lovec.modules import SFT, PolicyConfig
+
+    torch.manual_seed(0)
+    policy = PolicyConfig(model=model, lora_r=4, lora_alpha=8, grounded=True, evidence_tokens=300)
+    trainer(folder, max_epochs=4).fit(module(SFT, model, policy=policy), Sourced())
     return str(folder / "adapter")
 
 

@@ -57,6 +57,10 @@ class Writer(TransformersEngine):
         super().__init__(max_rows=4)
         self.known: list[tuple[list[int], list[int]]] = []
 
+    def sync(self, policy: Any) -> None:
+        super().sync(policy)
+        self.tokenizer = policy.tokenizer
+
     def text(self, prompt: list[int]) -> str:
         """The answer to a prompt."""
         draw = random.Random(str(prompt))

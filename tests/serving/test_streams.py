@@ -26,7 +26,9 @@ from writer import Writer
 
 from lovec import calls
 from lovec.calibration import Promised, calibrate
+from lovec.encoding import Grounding
 from lovec.engines import RemoteVllm
+from lovec.grounding import encoder_of
 from lovec.metrics.functional import mean_confidence
 from lovec.serving import streams
 from lovec.serving.streams import STREAM_INTERVAL
@@ -82,7 +84,7 @@ def entries_of(stream: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def same(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
     """Confidences differ by rounding only, everything else not at all."""
-    values = [[entry.pop("confidence") for entry in side] for side in (found, expected)]
+    values = [[e.pop(name, None) for e in side for name in ("confidence", "by_source")] for side in (found, expected)]
     assert found == expected
     for one, other in zip(*values, strict=True):
         assert one == (None if other is None else pytest.approx(other, abs=1e-5))
@@ -117,6 +119,23 @@ def test_answers_and_confidences_are_those_of_an_engine_in_the_process(session: 
         assert one["content"] == two["content"] and data.get("usage") == other.get("usage")
         same(one["confidence"], two["confidence"])
     same(streamed, expected_streamed)
+
+
+def test_answers_and_texts_with_a_source_have_both_confidences(session: Session, local: Session) -> None:
+    around = Grounding("Read:\n{evidence}\nGo by it.", 100)
+    text = json.dumps({"text": TEXT, "question": "Who was Ada?", "evidence": "Ada ran."}).encode()
+
+    def ask(of: Session) -> list[list[dict[str, Any]]]:
+        encoder = encoder_of(of.encoder.tokenizer, "Rate.", grounding=around, stops=of.encoder.stop_ids)
+        with running(replace(of, encoder=encoder.within(of.engine.context_length))) as server:
+            body = chat("Who was Ada?", max_tokens=200, evidence="Ada ran.")
+            answer = post(server, body)[1]["choices"][0]["message"]["confidence"]
+            with server.send(body[:-1] + b', "stream": true}') as connection:
+                return [answer, entries_of(events(connection)), post(server, text, "/v1/tag")[1]["confidence"]]
+
+    for found, expected in zip(ask(session), ask(local), strict=True):
+        assert any(entry["by_source"] not in (None, entry["confidence"]) for entry in found)
+        same(found, expected)
 
 
 @pytest.mark.slow

@@ -201,8 +201,13 @@ def _caption(results: Mapping[str, Any], data: str) -> str:
     runs = f"{len(seeds)}{of} {part}"
     if runs == "1 seeds":
         runs = "one seed (what differs from seed to seed is in no interval)"
-    elif not is_folded(data) and (fewer := _with_fewer_seeds(entries, len(seeds))):
-        runs += f" ({fewer}, whose intervals leave out variation between seeds)"
+    elif fewer := _with_fewer_seeds(entries, len(seeds)):
+        why = (
+            "compare them with others on the same folds"
+            if is_folded(data)
+            else "their intervals leave out variation between seeds"
+        )
+        runs += f" ({fewer}; {why})"
     return f"Percent; {runs}, {sentences} test sentences. {texts[0]}, commit {texts[1]}, {versions}; {texts[2]}."
 
 
@@ -246,11 +251,8 @@ def _sentences(results: Mapping[str, Any], data: str, domain: str, readout: str)
                 intervals = f"; intervals: {drawn}" if drawn and drawn != seeds_of_all else ""
                 lines.append(f"| {' | '.join([name, *cells, seeds_of_all + intervals])} |")
     where = f"{domain}, " if domain != TITLES.get(data.rpartition(":")[2]) else ""
-    return (
-        ["", f"### {where}{readout} readout".replace("### i", "### I").replace("### s", "### S"), *lines]
-        if lines
-        else []
-    )
+    title = f"{where}{readout} readout"
+    return ["", f"### {title[:1].upper()}{title[1:]}", *lines] if lines else []
 
 
 def _passages(results: Mapping[str, Any], data: str, domain: str) -> list[str]:

@@ -138,7 +138,11 @@ class GroundedEncoder(Encoder):
         return list(ids)
 
     def cut_source(
-        self, turns: Sequence[tuple[str, str]], evidence: Iterable[str], sentences: Iterable[str] = ()
+        self,
+        turns: Sequence[tuple[str, str]],
+        evidence: Iterable[str],
+        sentences: Iterable[str] = (),
+        instruct: bool = True,
     ) -> tuple[str, bool]:
         """Return the source that the prompt of a conversation has of evidence, and whether that is less than all of it.
 
@@ -146,13 +150,14 @@ class GroundedEncoder(Encoder):
             turns: as for ``dialogue``.
             evidence: texts.
             sentences: of the answer, where there is one; longer evidence is cut by these, too.
+            instruct: see ``prompt``.
 
         Raises:
             LovecError: the conversation leaves no place for a word of the evidence.
         """
         budget, texts = self.grounding.tokens, _texts(evidence)
         if self.context is not None:
-            budget = min(budget, (self.context - len(self.sourced_dialogue(turns, ""))) // 2)
+            budget = min(budget, (self.context - len(self.sourced_dialogue(turns, "", instruct))) // 2)
         if budget < 1:
             raise LovecError(
                 f"the question and what is said of a source fill the context of {self.context} tokens, so that no "
@@ -189,7 +194,7 @@ def _grounded_ids(
 ) -> tuple[tuple[int, ...], bool]:
     """Return the ids of a prompt with a source, and whether the source was cut."""
     turns = [("user", question)]
-    source, was_cut = encoder.cut_source(turns, evidence, sentences)
+    source, was_cut = encoder.cut_source(turns, evidence, sentences, instruct)
     return tuple(encoder.sourced_dialogue(turns, source, instruct)), was_cut
 
 

@@ -52,7 +52,8 @@ into."""
 
 _ENDING = re.compile(r"[.!?…]+[\"'”’»)\]*_`]*\Z")  # noqa: RUF001 - an apostrophe is meant
 _REFERENCES = re.compile(r"(?:\s?\[\d{1,3}\])+\Z")
-_LOOSE_END = re.compile(r"[\s,;:–—-]+\Z")  # noqa: RUF001 - dashes of any length
+_LONGEST_ENDING = 60  # characters that are searched for the end of a sentence
+_LOOSE_END = " \t\n,;:–—-"  # noqa: RUF001 - dashes of any length
 _TOKEN = re.compile(r"\S+")
 _LETTERS = re.compile(r"[^\W_](?:[\w'’.-]*[^\W_])?")  # noqa: RUF001 - an apostrophe is meant
 _LISTS: dict[str, str] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
@@ -142,8 +143,8 @@ def shortened(clauses: Sequence[str], doubted: Sequence[bool]) -> Shortened | No
         return None
     text = " ".join(clauses[begin:end])
     if end < len(clauses):
-        ending = _ENDING.search(_REFERENCES.sub("", clauses[-1]))
-        text = _LOOSE_END.sub("", text)
+        ending = _ENDING.search(_REFERENCES.sub("", clauses[-1][-_LONGEST_ENDING:]))
+        text = text.rstrip(_LOOSE_END)
         text += ending[0][text.endswith(".") :] if ending else ""
     text = text[: 1 if begin else 0].upper() + text[1 if begin else 0 :]
     return Shortened(text, begin, end) if _is_balanced(text) else None

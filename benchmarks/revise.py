@@ -21,7 +21,7 @@ import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -180,7 +180,7 @@ SETS: Mapping[str, Callable[[Path], tuple[Texts, Any]]] = {"world": world, "atla
 def measure(part: str, work: Path, seed: int) -> dict[str, Any]:
     """Measure one set of answers."""
     texts, made = SETS[part](work)
-    rank = FEATURES["mean"] if part == "world" else _confidence
+    rank = cache(FEATURES["mean"] if part == "world" else _confidence)
     rng, half = np.random.default_rng(seed), len(texts.records) // 2
     divisions = [rng.permutation(len(texts.records)).tolist() for _ in range(SETTINGS["splits"])]
     rows = []

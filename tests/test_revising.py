@@ -100,6 +100,8 @@ def test_sentences_that_are_not_all_of_the_answer_are_the_text() -> None:
     sentences = (Sentence("Ada wrote.", confidence=0.9), Sentence("She sang.", confidence=0.1))
     for answer in ("", "Ada wrote. Nobody judged this. She sang.", "Ada wrote. She sang. More.", "Ada  wrote."):
         assert revise(Record("x", "Who?", answer=answer, sentences=sentences), keeps, "drop").text == "Ada wrote."
+        whole = revise(Record("x", "Who?", answer=answer, sentences=sentences), lambda _: True, "drop")
+        assert whole.text == "Ada wrote. She sang."
     spaced = Record("x", "Who?", answer="Ada\nwrote.\n\nShe sang.", sentences=sentences)
     assert revise(spaced, keeps, "drop").text == "Ada\nwrote."
 
@@ -140,6 +142,7 @@ def test_a_phrase_of_ones_own_stands_around_the_sentence() -> None:
         ("She was born in Rome and went to Bonn, where she died.", "She", None),
         ("Born in Ulm, Einstein moved to Munich.[3]", "Born", "Einstein moved to Munich.[3]"),
         ("Born in Ulm, he moved to Munich, where he grew up.[3]", "where", "Born in Ulm, he moved to Munich."),
+        ("Born in Ulm, the physicist moved to Munich.", "Born", "The physicist moved to Munich."),
         ("Although Ada wrote notes, she won nothing.", "Although", None),  # who is she?
         ("If she was ill, the doctor stayed in London.", "If", None),
         ("It was closed unless she was in London.", "unless", None),

@@ -51,6 +51,7 @@ from lovec.tagging import (
     read_sources,
 )
 from lovec.tagging.apis import api_provenance
+from lovec.tagging.revising import REVISED
 from lovec.types import CALIBRATION_FILE, FREE_FORM, ITERATIVE, LovecError, Record
 
 from .arguments import add_working_directory
@@ -117,7 +118,7 @@ def _documents(options: Any, folder: Path) -> Documents:
 
 
 _LATER = {
-    **dict.fromkeys(("evidence", "doubt", "method", "judge", "base_url", "parameters")),
+    **dict.fromkeys(("evidence", "doubt", "method", "judge", "base_url", "parameters", "revise", "hedge_phrase")),
     "unit": "sentence",
 }
 """Options that earlier versions did not have, and what these did; manifests have them where they say otherwise."""
@@ -177,7 +178,8 @@ class TagCommand:
             if options.doubt is not None and options.format == "text":
                 self._print_doubtful(file)
             elif options.format == "text":
-                self._print_text(file, headings=len(list(islice(silent.records(0), 2))) > 1)
+                show = self._print_text if options.revise is None else self._print_revised
+                show(file, headings=len(list(islice(silent.records(0), 2))) > 1)
             else:
                 tagged = self._tagged()
                 for piece in _json_lines(tagged) if options.format == "jsonl" else self._html(tagged):
@@ -186,7 +188,8 @@ class TagCommand:
             self._say_account()
         self._warn_of_drift()
         if (limit := self._limit()) is not None:
-            remark(f"{counted(self.problems.left_out, 'sentence')} {limit} left out")
+            what = "hedged" if options.revise == "hedge" else "left out"
+            remark(f"{counted(self.problems.left_out, 'sentence')} {limit} {what}")
         if options.out:
             note(f"{options.out}: {counted(self.tally.documents, 'document')}, {self.tally.summary()}")
             if options.format == "html":
@@ -209,16 +212,19 @@ class TagCommand:
             )
         for line in tagger.notes(modes, self._is_sourced(tagger)):
             remark(line)
+        if (promise := tagger.promise(modes[0])) is not None:
+            remark(promise)
         return tagger
 
     def _opened(self) -> DocumentTagger:
         self._check_guarantee()
         options = self.parser.instantiate(self.options)
+        revising = {"revise": options.revise, "hedge_phrase": options.hedge_phrase}
         if options.engine == OPENAI:
             asker = self.parser.call(ApiModel, options, model=options.model, progress=False)
             chosen = options.method, options.samples, options.judge, options.readout
             limits = options.max_new_tokens, options.min_confidence
-            return ApiTagger(asker, *chosen, *limits, *api_prompting(options), unit=options.unit)
+            return ApiTagger(asker, *chosen, *limits, *api_prompting(options), unit=options.unit, **revising)
         with without_progress_bars(), heartbeat("loading the model"):
             session = self.parser.call(open_session, options)
         if options.model is None:
@@ -226,7 +232,7 @@ class TagCommand:
         if options.method is None:
             return self.parser.call(TextTagger, options, session=session)
         how = options.readout, options.max_new_tokens, options.min_confidence
-        return MethodTagger(session, options.method, options.samples, options.judge, *how, options.unit)
+        return MethodTagger(session, options.method, options.samples, options.judge, *how, options.unit, **revising)
 
     def _say_cost(self, records: Iterable[Record]) -> None:
         """Say what it takes to tag documents."""
@@ -338,6 +344,8 @@ class TagCommand:
 
     def _narrowed(self, record: Record) -> Record:
         """Return a record for JSON lines with the sentences that are asked for only; a page lists the others, too."""
+        if self.options.revise is not None:
+            return record if self.options.format == "jsonl" else self._as_revised(record)
         if self.options.format != "jsonl" or (self._limit() is None and self.options.doubt is None):
             return record
         keeps = self.tagger.keeps(self.tagger.knowledge_mode(record, self.mode))
@@ -346,6 +354,24 @@ class TagCommand:
         kept = tuple(filter(keeps, record.sentences))
         meta = {**record.meta, "left_out": len(record.sentences) - len(kept)}
         return replace(record, sentences=kept, meta=meta, rejected=None)
+
+    def _as_revised(self, record: Record) -> Record:
+        """Return a record for a page: with the revised text and its sentences, and those that were dropped."""
+        revised = self.tagger.revised(record, self.tagger.knowledge_mode(record, self.mode))
+        return replace(record, answer=revised.text, sentences=revised.shown)
+
+    def _print_revised(self, file: TextIO, headings: bool) -> None:
+        """Tag, and print the revised texts; one that was given alone is printed as it is, without a line break more."""
+        for records in self._chunks():
+            for record in self._tag(records):
+                text = self.problems.check(record).meta[REVISED]
+                if headings:
+                    name = record.question if self.options.asking else record.id
+                    file.write(f"{chr(10) if self.tally.documents else ''}==> {name} <==\n")
+                self.tally.add(record)
+                alone = not (headings or self.options.asking or file.isatty())
+                file.write(text if alone or text.endswith("\n") else f"{text}\n")
+                file.flush()
 
     def _print_doubtful(self, file: TextIO) -> None:
         """Tag, and print a summary and the sentences to doubt."""
@@ -387,10 +413,16 @@ class TagCommand:
         records = list(tagged)  # the summary comes first
         modes, sourced = self._read_modes(tagger), self._is_sourced(tagger)
         notes = [self.tally.summary(), f"Model: {_last_parts(tagger.model)}{adapter}.", *tagger.notes(modes, sourced)]
-        notes += [f"Sentences {limit} are left out."] if limit is not None else []
-        share = self.options.keep_factual
-        notes += [tagger.served.promise(modes[0], share)] if share is not None else []
-        return display.page("Tagged text", notes, records, tagger.keeps(modes[0]), sourced)
+        revise, share = self.options.revise, self.options.keep_factual
+        what = "worded as uncertain" if revise == "hedge" else "left out"
+        notes += [f"Sentences {limit} are {what}."] if limit is not None else []
+        if (promise := tagger.promise(modes[0])) is not None:
+            notes.append(promise)
+        elif share is not None:
+            notes.append(tagger.served.promise(modes[0], share))
+        keeps = tagger.keeps(modes[0]) if revise is None else lambda sentence: sentence.revision != "dropped"
+        title = "Tagged text" if revise is None else "Revised text"
+        return display.page(title, notes, records, keeps, sourced)
 
     def _continue_jsonl(self) -> None:
         """Tag into a JSONL file, chunk by chunk, from where an earlier run was stopped."""

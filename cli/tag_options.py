@@ -19,6 +19,7 @@ from lovec.tagging import OPENAI, SAMPLED, ApiModel, Method, TextTagger
 from lovec.tagging.apis import check_api
 from lovec.tagging.base import check_unit
 from lovec.tagging.methods import check_method
+from lovec.tagging.revising import check_revising
 from lovec.tags import DEFAULT_TAGS, TagFormat
 from lovec.types import DEFAULT_SCALE, LovecError, Scale, check_confidence
 
@@ -157,6 +158,7 @@ def checked(options: Any) -> Any:
         raise UsageError(f"--out is {options.out}, which is a folder; expected the name of a file")
     try:
         check_unit(options.unit, options.keep_factual, options.asking)
+        check_revising(options.revise, options.hedge_phrase, options.min_confidence, options.keep_factual)
     except LovecError as error:
         raise UsageError(f"--{error}") from None
     check_confidence("--min_confidence", options.min_confidence)

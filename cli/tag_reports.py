@@ -97,7 +97,7 @@ class Problems:
 
     Attributes:
         unread: number of lines and files that could not be read.
-        left_out: number of sentences below the lowest score.
+        left_out: number of sentences that are left out, or worded as uncertain.
     """
 
     def __init__(self, hint: str) -> None:
@@ -114,7 +114,7 @@ class Problems:
 
     def check(self, record: Record) -> Record:
         """Return the record; report its problems if it is among the first records that have some."""
-        self.left_out += record.meta.get("left_out", 0)
+        self.left_out += record.meta.get("left_out", 0) + record.meta.get("hedged", 0)
         if problems := record.meta.get("problems"):
             self._records += 1
             more = f"; and {counted(len(problems) - 1, 'problem')} more" if len(problems) > 1 else ""

@@ -24,7 +24,9 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 from pathlib import Path
+from typing import Literal, NamedTuple, TypeAlias
 
 import yaml
 
@@ -43,10 +45,33 @@ _LONGEST_SUBJECT = 6  # words
 _MOST_ADVERBS = 3  # before a verb
 _FEWEST_WORDS = 2  # of a clause
 
+_Joint: TypeAlias = Literal["main", "separate", "coordinated", "dependent", "participle", "resumed"]
+"""How a clause is joined to what stands before it: behind a clause that opens the sentence, behind a semicolon, by
+"and" and the like, by "because" or "who" and the like, by a participle, or as the rest of one that another was put
+into."""
+
+_ENDING = re.compile(r"[.!?…]+[\"'”’»)\]*_`]*\Z")  # noqa: RUF001 - an apostrophe is meant
+_REFERENCES = re.compile(r"(?:\s?\[\d{1,3}\])+\Z")
+_LONGEST_ENDING = 60  # characters that are searched for the end of a sentence
+_LOOSE_END = " \t\n,;:–—-"  # noqa: RUF001 - dashes of any length
 _TOKEN = re.compile(r"\S+")
 _LETTERS = re.compile(r"[^\W_](?:[\w'’.-]*[^\W_])?")  # noqa: RUF001 - an apostrophe is meant
 _LISTS: dict[str, str] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
 _WORDS = {name: frozenset(words.split()) for name, words in _LISTS.items()}
+
+
+class Shortened(NamedTuple):
+    """What is left of a sentence.
+
+    Attributes:
+        text: a sentence.
+        begin: the index of the first of its clauses.
+        end: that behind the last of them.
+    """
+
+    text: str
+    begin: int
+    end: int
 
 
 def split_clauses(sentence: str) -> list[str]:
@@ -71,16 +96,7 @@ def spans(sentence: str) -> list[tuple[int, int]]:
     Args:
         sentence: as for `split_clauses`.
     """
-    reader = _Reader(sentence)
-    begins = [0]
-    is_inserted = False  # whether a clause inside another one has begun since
-    for at in range(1, len(reader.tokens)):
-        if reader.begins_clause(begins[-1], at, is_inserted):
-            begins.append(at)
-            is_inserted = reader.is_insertion(at)
-        elif not is_inserted:
-            is_inserted = reader.is_insertion(at)
-    starts = [0, *(reader.tokens[at].start for at in begins[1:])]
+    starts = [0, *(start for start, _ in _joints(_Reader(sentence)))]
     return [(start, end - 1) for start, end in zip(starts, [*starts[1:], len(sentence) + 1], strict=True)]
 
 
@@ -94,6 +110,44 @@ def in_clauses(record: Record) -> Record:
         record: an answer with its sentences.
     """
     return replace(record, sentences=tuple(_clauses_of(record)), rejected=None)
+
+
+def shortened(clauses: Sequence[str], doubted: Sequence[bool]) -> Shortened | None:
+    """Return what is left of a sentence without its doubted clauses; None where that may be no sentence.
+
+    A doubted clause goes with all clauses behind it, which may refer to it. A clause that opens the sentence may go by
+    itself. Punctuation and "and" that lead to what is left out go, too; the end of the sentence and a capital letter at
+    its beginning stay. Nothing is left where the first clause with a subject is doubted, where another one is needed to
+    understand what is left ("either", "if"), and of clauses that are divided otherwise than by `split_clauses`.
+
+    Args:
+        clauses: the clauses of a sentence.
+        doubted: whether each of them is.
+
+    Returns:
+        What is left.
+    """
+    reader = _Reader(" ".join(clauses))
+    starts = [*accumulate((len(clause) + 1 for clause in clauses), initial=0)]
+    known: dict[int, _Joint | None] = {0: None, **dict(_joints(reader))}
+    if not known.keys() >= set(starts[:-1]):
+        return None
+    joints = [known[start] for start in starts[:-1]]
+    words = [[token.word for token in reader.tokens if start <= token.start < end] for start, end in pairwise(starts)]
+    head = int(joints[1:2] == ["main"])
+    end = next((at for at in range(head, len(clauses)) if doubted[at]), len(clauses))
+    begin = head if doubted[0] else 0
+    if end <= head or "resumed" in joints[end:] or (begin and not _may_open(words[0], words[1])):
+        return None
+    if end < len(clauses) and not _may_end(joints[end - 1 : end + 1], words[begin:end], words[end]):
+        return None
+    text = " ".join(clauses[begin:end])
+    if end < len(clauses):
+        ending = _ENDING.search(_REFERENCES.sub("", clauses[-1][-_LONGEST_ENDING:]))
+        text = text.rstrip(_LOOSE_END)
+        text += ending[0][text.endswith(".") :] if ending else ""
+    text = text[: 1 if begin else 0].upper() + text[1 if begin else 0 :]
+    return Shortened(text, begin, end) if _is_balanced(text) else None
 
 
 def joint_confidence(confidences: Sequence[float], dependence: float = DEPENDENCE) -> float:
@@ -139,6 +193,53 @@ def whole_confidence(confidences: Sequence[float | None]) -> float | None:
     """
     known = [value for value in confidences if value is not None]
     return joint_confidence(known) if len(known) == len(confidences) else None
+
+
+def _joints(reader: _Reader) -> Iterator[tuple[int, _Joint]]:
+    """Yield where every clause but the first begins, and how it is joined to what stands before it."""
+    begin, is_inserted = 0, False  # whether a clause inside another one has begun since
+    for at in range(1, len(reader.tokens)):
+        joint = reader.joint(begin, at, is_inserted)
+        if joint is not None:
+            yield reader.tokens[at].start, joint
+            begin, is_inserted = at, reader.is_insertion(at)
+        elif not is_inserted:
+            is_inserted = reader.is_insertion(at)
+
+
+def _may_open(opening: Sequence[str], head: Sequence[str]) -> bool:
+    """Return whether a sentence may begin with its head, without the clause before it; both as their words.
+
+    It may not where that is a condition, or may name what the head calls "she".
+    """
+    return opening[0] not in _WORDS["conditions"] and not (
+        opening[0] in _WORDS["subordinators"] and head[0] in _WORDS["pronouns"]
+    )
+
+
+def _may_end(joints: Sequence[_Joint | None], kept: Sequence[Sequence[str]], dropped: Sequence[str]) -> bool:
+    """Return whether a sentence may end before a clause.
+
+    It may not where the clause is a condition or an alternative, where a word such as "either" announces it, or where
+    it is the last item of a list of verbs: "She wrote notes, won a prize, and died."
+
+    Args:
+        joints: how the last clause that stays, and the one behind it, are joined to the others.
+        kept: the words of the clauses that stay.
+        dropped: those of the clause behind them.
+    """
+    if dropped[0] in _WORDS["conditions"] or dropped[0] in _WORDS["alternatives"]:
+        return False
+    if joints[-1] != "coordinated":
+        return True
+    is_list = joints[0] == "participle" and not kept[-1][0].endswith("ing")
+    return not is_list and not any(word in _WORDS["correlatives"] for words in kept for word in words)
+
+
+def _is_balanced(text: str) -> bool:
+    """Return whether brackets, quotation marks and marks of emphasis that are opened in a text are closed in it."""
+    pairs = all(text.count(opening) == text.count(closing) for opening, closing in ("()", "[]", "“”", "«»"))
+    return pairs and all(text.count(mark) % 2 == 0 for mark in ('"', "**", "__", "`"))
 
 
 def _clauses_of(record: Record) -> Iterator[Sentence]:
@@ -208,8 +309,8 @@ class _Reader:
         for at in reversed(range(len(self.tokens) - 1)):
             self._ends[at] = at + 1 if self.tokens[at].mark[-1:] in (",", ";") else self._ends[at + 1]
 
-    def begins_clause(self, begin: int, at: int, is_inserted: bool) -> bool:
-        """Return whether a clause begins at a word, where the one before it begins at another.
+    def joint(self, begin: int, at: int, is_inserted: bool) -> _Joint | None:
+        """Return how the clause that begins at a word is joined to the one before it; None where none begins.
 
         Args:
             begin: index of the word that the clause before begins with.
@@ -218,23 +319,23 @@ class _Reader:
         """
         token, before = self.tokens[at], self.tokens[at - 1]
         if not token.after_space or at - begin < _FEWEST_WORDS or not token.bare:
-            return False
+            return None
         if not any(self.tokens[at + more].word for more in range(1, _FEWEST_WORDS) if at + more < len(self.tokens)):
-            return False
+            return None
         comma = before.mark.endswith(",")
         if comma and self._opens_sentence(begin, at) and self._has_subject(at):
-            return True
+            return "main"
         if token.capital or not self._has_verb(begin, at):
-            return False
+            return None
         if before.mark.endswith(";"):
-            return self._has_verb(at, self._ends[at])
-        return (
-            self._is_coordinated(at, comma)
-            or self._is_subordinate(at, comma)
-            or self._is_relative(at, comma)
-            or (comma and self._is_participle(at))
-            or (comma and is_inserted and self._is_verb(at))
-        )
+            return "separate" if self._has_verb(at, self._ends[at]) else None
+        if self._is_coordinated(at, comma):
+            return "coordinated"
+        if self._is_subordinate(at, comma) or self._is_relative(at, comma):
+            return "dependent"
+        if comma and is_inserted and self._is_verb(at):
+            return "resumed"
+        return "participle" if comma and self._is_participle(at) else None
 
     def is_insertion(self, at: int) -> bool:
         """Return whether a clause behind a comma stands at a word that another clause may go on after."""

@@ -140,6 +140,9 @@ STATEMENT: PartKind = "statement"
 Unit: TypeAlias = Literal["sentence", "clause"]
 """What a text is split into, of which each has a confidence: sentences, or the clauses inside them."""
 
+Action: TypeAlias = Literal["kept", "dropped", "hedged"]
+"""What became of a part of a text that was revised: it stayed as it was, was left out, or is worded as uncertain."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
@@ -161,6 +164,7 @@ class Sentence:
             it is a whole sentence.
         by_source: what the model says of how well the evidence of the record supports it, in [0, 1], where
             ``confidence`` is what it says without the evidence; None where it was not asked for both.
+        revision: what became of it in the revised text, ``meta["revised"]`` of the record; None without one.
     """
 
     text: str
@@ -174,6 +178,7 @@ class Sentence:
     claim: str | None = None
     part_of: int | None = None
     by_source: float | None = None
+    revision: Action | None = None
 
     @property
     def is_statement(self) -> bool:

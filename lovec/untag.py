@@ -13,7 +13,7 @@ from lovec.tags import DEFAULT_TAGS, TagFormat, parse, strip, without_source_tag
 from lovec.thoughts import thought_length
 from lovec.types import Record, Sentence, Unit
 
-_OF_EARLIER_RUNS = ("problems", "left_out", CONFIDENCES)
+_OF_EARLIER_RUNS = ("problems", "left_out", CONFIDENCES, "revised", "hedged")
 _BLANK_LINE = re.compile(r"\n\s*\n")
 
 
@@ -56,7 +56,7 @@ def split_record(
 
     A tag in the answer ends a sentence, so an answer that was tagged before has the sentences that it had then. Of an
     answer in HTML the visible text stays, see ``lovec.documents.readable``. What states nothing has its ``kind``.
-    Problems of an earlier run are removed from ``meta``.
+    Problems of an earlier run are removed from ``meta``, and its revised text.
 
     Args:
         record: given or generated text.
@@ -66,6 +66,9 @@ def split_record(
     """
     record, _ = untag(record, tags, split)
     meta = {name: value for name, value in record.meta.items() if name not in _OF_EARLIER_RUNS}
+    if "revised" in record.meta:
+        sentences = (replace(sentence, revision=None) for sentence in record.sentences)
+        record = replace(record, sentences=tuple(sentences))
     record = replace(record, meta=meta) if record.sentences else _split(replace(record, meta=meta), split)
     return in_clauses(record) if unit == "clause" else record
 

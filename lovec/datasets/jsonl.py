@@ -3,8 +3,9 @@
 A line holds ``{"id", "question", "evidence", "answer", "sentences": [{"text", "factuality", "confidence", "score",
 "distribution"}], "meta"}``; pairs add ``"rejected"``, and sentences scored on another scale than 0..10 their number of
 ``"levels"``, sentences with known log-probabilities of their tokens ``"token_logps"``, parts of the answer that are no
-statements their ``"kind"``, sentences whose claim is known its name, ``"claim"``, and those with a confidence by the
-evidence of the record that as well, ``"by_source"``. Only ``question`` is required.
+statements their ``"kind"``, sentences whose claim is known its name, ``"claim"``, those with a confidence by the
+evidence of the record that as well, ``"by_source"``, and the parts of a revised text what became of them,
+``"revision"``. Only ``question`` is required.
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ from stat import S_ISDIR, S_ISREG
 from typing import IO, Any, AnyStr, get_args
 
 from lovec.files import atomic_file
-from lovec.types import DEFAULT_SCALE, STATEMENT, LovecError, PartKind, Record, Sentence
+from lovec.types import DEFAULT_SCALE, STATEMENT, Action, LovecError, PartKind, Record, Sentence
 
 RECORD_KEYS = tuple(f.name for f in fields(Record))
 _SENTENCE_KEYS = tuple(f.name for f in fields(Sentence))
 _SENTENCE_KEY_SET = frozenset(_SENTENCE_KEYS)
 _KINDS: tuple[PartKind, ...] = get_args(PartKind)
+_ACTIONS: tuple[Action, ...] = get_args(Action)
 LARGEST = 2**29
 """Most bytes of what has to be read whole: a line, one JSON document, or a compressed Parquet file."""
 
@@ -284,7 +286,7 @@ def _sentence_to_dict(sentence: Sentence) -> dict[str, Any]:
         del data["levels"]
     if sentence.is_statement:
         del data["kind"]
-    for name in ("claim", "part_of", "by_source"):
+    for name in ("claim", "part_of", "by_source", "revision"):
         if data[name] is None:
             del data[name]
     if sentence.token_logps is None:
@@ -329,6 +331,9 @@ def _sentence_from_dict(data: Any, index: int) -> Sentence:
     by_source = data.get("by_source")
     if by_source is not None:
         _value(data, "by_source", _is_share, expected, place)
+    revision = data.get("revision")
+    if revision not in (None, *_ACTIONS):
+        raise LovecError(f"{place} has revision {short_json(revision)}, expected one of {', '.join(_ACTIONS)}")
     return Sentence(
         text=text.strip(),
         factuality=None if factuality is None else float(factuality),
@@ -341,6 +346,7 @@ def _sentence_from_dict(data: Any, index: int) -> Sentence:
         claim=claim,
         part_of=part_of,
         by_source=None if by_source is None else float(by_source),
+        revision=revision,
     )
 
 

@@ -3,6 +3,7 @@
 from lovec.tagging.apis import OPENAI, P_TRUE_SCALE, ApiModel, ApiTagger
 from lovec.tagging.base import DocumentTagger, with_unknown_words
 from lovec.tagging.methods import SAMPLED, Method, MethodTagger, check_questions
+from lovec.tagging.revising import PHRASES, Revise, Revised, revise
 from lovec.tagging.texts import (
     CUT_OFF,
     DEFAULT_QUESTION,
@@ -21,6 +22,7 @@ __all__ = [
     "CUT_OFF",
     "DEFAULT_QUESTION",
     "OPENAI",
+    "PHRASES",
     "P_TRUE_SCALE",
     "SAMPLED",
     "ApiModel",
@@ -29,12 +31,15 @@ __all__ = [
     "Documents",
     "Method",
     "MethodTagger",
+    "Revise",
+    "Revised",
     "TextTagger",
     "about_question",
     "check_questions",
     "guessed_question",
     "question_notices",
     "read_sources",
+    "revise",
     "tag",
     "text_record",
     "topic_of",

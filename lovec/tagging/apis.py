@@ -34,6 +34,7 @@ from lovec.taggers.scoring import Tagged, items_of, read_out
 from lovec.taggers.served_confidence import ServedConfidence
 from lovec.tagging.base import DocumentTagger, with_problem
 from lovec.tagging.methods import SAMPLED, Method, check_method, method_note, with_parts
+from lovec.tagging.revising import Revise
 from lovec.tags import DEFAULT_TAGS, TagFormat, TaggedSentence, parse, strip
 from lovec.thoughts import without_thoughts
 from lovec.types import (
@@ -317,6 +318,8 @@ class ApiTagger(DocumentTagger):
         served: what becomes of the confidences: of its own answers, and of given texts where it has a calibration
             that was fitted to such.
         unit: what gets a confidence in given texts: sentences, or the clauses inside them.
+        revise: what becomes of sentences that are not kept in a text to pass on; see `TextTagger`, as for the next one.
+        hedge_phrase: how those are worded that stay as uncertain.
 
     Attributes:
         asker: as passed.
@@ -341,8 +344,11 @@ class ApiTagger(DocumentTagger):
         tags: TagFormat = DEFAULT_TAGS,
         served: ServedConfidence | None = None,
         unit: Unit = "sentence",
+        revise: Revise | None = None,
+        hedge_phrase: str | None = None,
     ) -> None:
-        super().__init__(asker.model, tags, served or ServedConfidence(), min_confidence, unit=unit)
+        how = min_confidence, None, unit, revise, hedge_phrase
+        super().__init__(asker.model, tags, served or ServedConfidence(), *how)
         check_api(method, readout, asking=method is None)
         self.asker = asker
         self.method = method

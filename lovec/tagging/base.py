@@ -13,7 +13,8 @@ from lovec.taggers import Session
 from lovec.taggers.freeform import OnWritten
 from lovec.taggers.scoring import Tagged
 from lovec.taggers.served_confidence import ServedConfidence
-from lovec.tags import TagFormat
+from lovec.tagging.revising import REVISED, Revise, Revised, check_revising, revise
+from lovec.tags import TagFormat, strip
 from lovec.types import FREE_FORM, ITERATIVE, Keeps, LovecError, Record, Unit, check_confidence
 from lovec.untag import split_record
 
@@ -35,6 +36,10 @@ class DocumentTagger(ABC):
         keep_factual: probability of a guarantee, see ``ServedConfidence.keeps``; None asks for none.
         unit: what gets a confidence in a given text: its sentences, or the clauses inside them; then
             ``meta["sentence_confidences"]`` of a record has those of the sentences.
+        revise: what becomes of the sentences that are not kept in a text to pass on, ``meta["revised"]`` of a record,
+            see ``lovec.tagging.revise``; then they stay among its sentences, and ``Sentence.revision`` says what became
+            of each. None makes no such text.
+        hedge_phrase: how those are worded that stay as uncertain; None is by their confidence.
 
     Attributes:
         adapter: folder of the adapter; None without one.
@@ -42,7 +47,8 @@ class DocumentTagger(ABC):
             tells which they are. False at first.
 
     Raises:
-        LovecError: ``min_confidence`` is not in [0, 1], or a guarantee is asked for clauses.
+        LovecError: ``min_confidence`` is not in [0, 1], or a guarantee is asked for clauses; or ``revise`` is given
+            without one of both.
     """
 
     adapter: str | None = None
@@ -55,15 +61,20 @@ class DocumentTagger(ABC):
         min_confidence: float | None = None,
         keep_factual: float | None = None,
         unit: Unit = "sentence",
+        revise: Revise | None = None,
+        hedge_phrase: str | None = None,
     ) -> None:
         check_confidence("min_confidence", min_confidence)
         check_unit(unit, keep_factual, asking=False)
+        check_revising(revise, hedge_phrase, min_confidence, keep_factual)
         self.model = model
         self.tags = tags
         self.served = served
         self.min_confidence = min_confidence
         self.keep_factual = keep_factual
         self.unit = unit
+        self.revise = revise
+        self.hedge_phrase = hedge_phrase
         self.whole = False
         self._ranks: dict[str, list[list[float]]] = {}
 
@@ -147,6 +158,32 @@ class DocumentTagger(ABC):
         """
         return self.served.keeps(mode, self.min_confidence, self.keep_factual)
 
+    def revised(self, record: Record, mode: str) -> Revised:
+        """Return the text to pass on of a tagged record, see ``lovec.tagging.revise``.
+
+        Args:
+            record: a record of `stream`; the tagger revises.
+            mode: how its confidences by knowledge were read.
+        """
+        assert self.revise is not None
+        if any(word in record.answer for word in (self.tags.open, self.tags.close)):  # as the model wrote it
+            sentences = (replace(one, text=strip(one.text, self.tags)) for one in record.sentences)
+            record = replace(record, answer=strip(record.answer, self.tags), sentences=tuple(sentences))
+        return revise(record, self.keeps(mode), self.revise, self.hedge_phrase)
+
+    def promise(self, mode: str) -> str | None:
+        """Return in one sentence what is promised of revised texts; None where none are made.
+
+        Raises:
+            LovecError: there is no such guarantee.
+        """
+        if self.revise is None:
+            return None
+        what = "the text that remains" if self.revise == "drop" else "the sentences that are not hedged"
+        if self.keep_factual is None:
+            return f"Nothing is promised of {what}: min_confidence goes by the confidence alone."
+        return f"The promise is about {what}. {self.served.promise(mode, self.keep_factual)}"
+
     def drift(self, mode: str) -> str | None:
         """Return in one sentence how all texts so far differ from those that the map was fitted to; None if not.
 
@@ -182,11 +219,23 @@ class DocumentTagger(ABC):
         if any(sentence.part_of is not None for sentence in record.sentences):
             sentences = {str(place): confidence for place, confidence in sentence_confidences(record).items()}
             record = replace(record, meta={**record.meta, CONFIDENCES: sentences})
+        if self.revise is not None:
+            return self._with_revised(record, mode)
         if self.min_confidence is None and self.keep_factual is None:
             return record
         kept = tuple(filter(self.keeps(mode), record.sentences))
         meta = {**record.meta, "left_out": len(record.sentences) - len(kept)}
         return replace(record, sentences=record.sentences if self.whole else kept, meta=meta, rejected=None)
+
+    def _with_revised(self, record: Record, mode: str) -> Record:
+        """Return a record with its revised text, and with what became of each of its sentences."""
+        revised = self.revised(record, mode)
+        pairs = zip(record.sentences, revised.actions, strict=True)
+        sentences = tuple(replace(sentence, revision=action) for sentence, action in pairs)
+        changed = sum(sentence.is_statement and sentence.revision != "kept" for sentence in sentences)
+        count = "left_out" if self.revise == "drop" else "hedged"
+        meta = {**record.meta, count: changed, REVISED: revised.text}
+        return replace(record, sentences=sentences, meta=meta, rejected=None)
 
 
 class SessionTagger(DocumentTagger):
@@ -198,6 +247,8 @@ class SessionTagger(DocumentTagger):
         min_confidence: sentences with a lower confidence, or without one, are left out; None keeps all.
         keep_factual: probability of a guarantee; None asks for none.
         unit: what gets a confidence in a given text.
+        revise: what becomes of the sentences that are not kept in a text to pass on.
+        hedge_phrase: how those are worded that stay as uncertain.
     """
 
     def __init__(
@@ -207,8 +258,11 @@ class SessionTagger(DocumentTagger):
         min_confidence: float | None = None,
         keep_factual: float | None = None,
         unit: Unit = "sentence",
+        revise: Revise | None = None,
+        hedge_phrase: str | None = None,
     ) -> None:
-        super().__init__(session.model, session.encoder.tags, served, min_confidence, keep_factual, unit)
+        how = min_confidence, keep_factual, unit, revise, hedge_phrase
+        super().__init__(session.model, session.encoder.tags, served, *how)
         self.session = session
         self.adapter = session.adapter
 

@@ -30,6 +30,7 @@ from lovec.taggers.freeform import OnWritten
 from lovec.taggers.scoring import Tagged, items_of
 from lovec.taggers.served_confidence import ServedConfidence, with_mean_readout
 from lovec.tagging.base import SessionTagger, with_problem, with_unknown_words
+from lovec.tagging.revising import Revise
 from lovec.types import ITERATIVE, LovecError, Readout, Record, Sentence, Unit
 
 Method: TypeAlias = Literal["likelihood", "p_true", "verbal", "self_consistency", "luq"]
@@ -126,6 +127,8 @@ class MethodTagger(SessionTagger):
         max_new_tokens: longest sample, in tokens.
         min_confidence: sentences with a lower confidence, or without one, are left out; None keeps all.
         unit: what gets a confidence: sentences, or the clauses inside them.
+        revise: what becomes of sentences that are not kept in a text to pass on; see `TextTagger`, as for the next one.
+        hedge_phrase: how those are worded that stay as uncertain.
 
     Attributes:
         sentences: number of sentences that were tagged so far.
@@ -145,8 +148,10 @@ class MethodTagger(SessionTagger):
         max_new_tokens: Count = 512,
         min_confidence: float | None = None,
         unit: Unit = "sentence",
+        revise: Revise | None = None,
+        hedge_phrase: str | None = None,
     ) -> None:
-        super().__init__(session, ServedConfidence(), min_confidence, unit=unit)
+        super().__init__(session, ServedConfidence(), min_confidence, None, unit, revise, hedge_phrase)
         check_method(method, readout)
         self.method = method
         self.samples = samples

@@ -30,6 +30,7 @@ from lovec.taggers.served_confidence import UNCALIBRATED, ServedConfidence, rena
 from lovec.tagging.apis import OPENAI, ApiModel, ApiTagger, check_api
 from lovec.tagging.base import DocumentTagger, SessionTagger, check_unit, with_problem, with_unknown_words
 from lovec.tagging.methods import Method, MethodTagger, check_method, check_questions
+from lovec.tagging.revising import Revise, check_revising
 from lovec.tags import DEFAULT_TAGS
 from lovec.types import (
     BY_SOURCE,
@@ -86,9 +87,15 @@ class TextTagger(SessionTagger):
             the threshold. None asks for no guarantee.
         unit: what gets a confidence in a given text: its sentences, or the clauses inside them ("clause"); then
             ``meta["sentence_confidences"]`` has those of the sentences.
+        revise: whether the sentences that are not kept are left out of a text to pass on ("drop") or worded in it as
+            uncertain ("hedge"), see ``lovec.tagging.revise``; ``meta["revised"]`` is that text, all sentences stay in
+            the record, and ``revision`` says what became of each. None makes no such text.
+        hedge_phrase: how all of them are worded by "hedge", with ``{sentence}`` where the sentence stands, such as
+            "Unconfirmed: {sentence}"; None goes by the confidence.
 
     Raises:
-        LovecError: ``min_confidence`` is not in [0, 1], or the readout is unknown, or a guarantee is asked for clauses.
+        LovecError: ``min_confidence`` is not in [0, 1], or the readout is unknown, or a guarantee is asked for clauses,
+            or ``revise`` is given without one of both.
     """
 
     def __init__(
@@ -99,9 +106,11 @@ class TextTagger(SessionTagger):
         min_confidence: float | None = None,
         keep_factual: Probability | None = None,
         unit: Unit = "sentence",
+        revise: Revise | None = None,
+        hedge_phrase: str | None = None,
     ) -> None:
         served = session.served if readout is None else ServedConfidence()
-        super().__init__(session, served, min_confidence, keep_factual, unit)
+        super().__init__(session, served, min_confidence, keep_factual, unit, revise, hedge_phrase)
         engine, encoder = session.engine, session.encoder
         self.readout = readout
         calibrations = {mode: self.served.calibration(mode) for mode in (ITERATIVE, FREE_FORM)}
@@ -212,6 +221,8 @@ def tag(
     samples: int = 10,
     judge: Judge | None = None,
     unit: Unit = "sentence",
+    revise: Revise | None = None,
+    hedge_phrase: str | None = None,
     **settings: Any,
 ) -> Any:
     """Give every sentence of a text a confidence; without a text, answer a question and tag the answer.
@@ -241,6 +252,9 @@ def tag(
         samples: other answers to the question of a text, for the last two methods.
         judge: tells them whether a text supports a sentence; None asks the model itself.
         unit: "clause" gives a confidence to every clause inside a sentence, see `TextTagger`.
+        revise: "drop" makes a text without the sentences that are not kept, "hedge" one that words them as uncertain;
+            it is ``meta["revised"]``, see `TextTagger`, also for the next one.
+        hedge_phrase: how "hedge" words them; None goes by their confidence.
         **settings: other arguments of `open_session`, such as ``dtype`` and ``device``.
 
     Returns:
@@ -286,6 +300,7 @@ def tag(
         if keep_factual is not None:
             raise LovecError(f"keep_factual needs a threshold, and there is none for {method}; use min_confidence")
     check_unit(unit, keep_factual, asking=text is None)
+    check_revising(revise, hedge_phrase, min_confidence, keep_factual)
     how = samples, judge, readout, max_new_tokens, min_confidence
     tagger: DocumentTagger
     if session is None and engine == OPENAI:
@@ -293,15 +308,18 @@ def tag(
             raise LovecError(f"adapter and keep_factual are of models that lovec runs; engine={OPENAI!r} takes neither")
         check_api(method, readout, asking=text is None)
         instruction, tags = settings.pop("instruction", None), settings.pop("tags", DEFAULT_TAGS)
-        tagger = ApiTagger(ApiModel(model or "", **settings), method, *how, instruction, tags, unit=unit)
+        asker, revising = ApiModel(model or "", **settings), (unit, revise, hedge_phrase)
+        tagger = ApiTagger(asker, method, *how, instruction, tags, None, *revising)
     else:
         session = session or _shared_session(model=model, adapter=adapter, engine=engine, **settings)
         if evidence is not None and session.encoder.grounding is None:
             raise LovecError(f"evidence is given, and the model {UNGROUNDED}")
         if method is None:
-            tagger = TextTagger(session, readout, max_new_tokens, min_confidence, keep_factual, unit)
+            tagger = TextTagger(
+                session, readout, max_new_tokens, min_confidence, keep_factual, unit, revise, hedge_phrase
+            )
         else:
-            tagger = MethodTagger(session, method, *how, unit)
+            tagger = MethodTagger(session, method, *how, unit, revise, hedge_phrase)
     tagged = [item for item in tagger.stream(records, mode) if isinstance(item, Record)]
     for record in tagged:
         if problems := record.meta.get("problems"):

@@ -744,6 +744,109 @@ def test_the_command_is_in_the_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--min_confidence" in capsys.readouterr().out
 
 
+# Revised texts
+
+
+@pytest.fixture
+def threshold(session: Session) -> float:
+    """A confidence below which two of the sentences of the page lie."""
+    return sorted(s["confidence"] for s in lovec.tag(PAGE, session=session)["sentences"])[2]
+
+
+def doubted_in(session: Session, threshold: float) -> list[str]:
+    return [s["text"] for s in lovec.tag(PAGE, session=session)["sentences"] if s["confidence"] < threshold]
+
+
+@pytest.mark.parametrize("how", ["drop", "hedge"])
+def test_a_revised_text_is_the_same_in_every_format(run: Any, session: Session, threshold: float, how: str) -> None:
+    words = ["page.txt", "--revise", how, "--min_confidence", repr(threshold)]
+    doubted = doubted_in(session, threshold)
+    code, out, err = run(*words)
+    assert code == 0 and "confidence>" not in out and not re.search(r"\d", out)
+    verb, what = (
+        ("left out", "the text that remains") if how == "drop" else ("hedged", "the sentences that are not hedged")
+    )
+    assert err.splitlines() == [
+        f"lovec: Nothing is promised of {what}: min_confidence goes by the confidence alone.",
+        f"lovec: 2 sentences below {threshold:g} {verb}",
+    ]
+    assert [text in out for text in SENTENCES] == [
+        (how == "hedge" and text[0] != "-") or text not in doubted for text in SENTENCES
+    ]
+    _, line, _ = run(*words, "--format", "jsonl")
+    record = json.loads(line)
+    assert record["meta"]["revised"] == out and record["answer"] == PAGE
+    action = "dropped" if how == "drop" else "hedged"
+    assert [s["revision"] for s in record["sentences"]] == [action if t in doubted else "kept" for t in SENTENCES]
+    assert all(s["confidence"] is not None for s in record["sentences"])
+    assert record["meta"]["left_out" if how == "drop" else "hedged"] == 2
+    _, page, _ = run(*words, "--format", "html")
+    kept, _, left_out = page.partition("<details")
+    assert f"Sentences below {threshold:g} are {'left out' if how == 'drop' else 'worded as uncertain'}." in page
+    assert kept.count("unconfirmed: ") + kept.count("This is ") == (0 if how == "drop" else 2)
+    assert [f">{text}<" in left_out for text in SENTENCES] == [how == "drop" and t in doubted for t in SENTENCES]
+    python = lovec.tag(PAGE, session=session, revise=how, min_confidence=threshold)
+    assert python["meta"]["revised"] == out
+
+
+def test_texts_of_every_origin_are_revised(
+    run: Any, session: Session, threshold: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit = ["--min_confidence", repr(threshold)]
+    _, plain, _ = run("page.txt", "--revise", "drop", *limit)
+    _, tags, _ = run("page.txt")
+    Path("tagged.txt").write_text(tags, encoding="utf-8")
+    assert run("tagged.txt", "--revise", "drop", *limit)[1] == plain.strip()
+    Path("rows.jsonl").write_text(json.dumps({"text": PAGE, "id": "a"}) + '\n{"text": "It rained.", "id": "b"}\n')
+    _, out, _ = run("rows.jsonl", "--revise", "hedge", *limit)
+    assert out.startswith("==> a <==\n") and "\n\n==> b <==\n" in out and out.endswith("It rained.\n")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(PAGE.encode())))
+    assert run("--revise", "drop", *limit)[1] == plain
+    assert run("page.txt", "--revise", "drop", "--min_confidence", "0")[1] == PAGE
+    Path("open.txt").write_text("It rained. It was late.", encoding="utf-8")  # without a line break at its end
+    assert run("open.txt", "--revise", "drop", "--min_confidence", "0")[1] == "It rained. It was late."
+    code, out, _ = run("--ask", "Who was Ada?", "--max_new_tokens", "30", "--revise", "drop", "--min_confidence", "0")
+    answered = lovec.tag(question="Who was Ada?", session=session, max_new_tokens=30)["sentences"]
+    assert code == 0 and out.split() == [w for s in answered if s["confidence"] is not None for w in s["text"].split()]
+    _, line, _ = run("page.txt", "--method", "p_true", "--revise", "drop", "--min_confidence", "1", "--format", "jsonl")
+    assert json.loads(line)["meta"]["revised"] == "" and len(json.loads(line)["sentences"]) == 5
+
+
+def test_a_revised_file_knows_how_it_was_revised(run: Any, threshold: float) -> None:
+    Path("two.jsonl").write_text(json.dumps({"text": PAGE}) + '\n{"text": "It rained."}\n')
+    words = ["two.jsonl", "--min_confidence", repr(threshold), "--out", "out.jsonl"]
+    code, _, err = run(*words, "--revise", "drop", "--rows", "1")
+    whole = Path("out.jsonl").read_text()
+    assert code == 0 and "2 records" in err
+    for other in ([], ["--revise", "hedge"], ["--revise", "hedge", "--hedge_phrase", "So: {sentence}"]):
+        code, _, err = run(*words, *other)
+        assert code == 1 and "revise" in err and Path("out.jsonl").read_text() == whole
+    lines = whole.splitlines(keepends=True)
+    run("out.jsonl", "--out", "again.jsonl")  # what an earlier run said of a text is not passed on
+    again = [json.loads(line) for line in Path("again.jsonl").read_text().splitlines()]
+    assert not any("revised" in record["meta"] or "left_out" in record["meta"] for record in again)
+    assert not any("revision" in s for record in again for s in record["sentences"])
+    for number in (1, 2):
+        run(*words[:-1], "shard.jsonl", "--revise", "drop", "--rows", "1", "--shard", f"{number}/2")
+    assert [Path(f"shard.shard-{n}-of-2.jsonl").read_text() for n in (1, 2)] == lines
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--revise", "drop"], "--revise drop needs min_confidence or keep_factual"),
+        (["--revise", "cut", "--min_confidence", "0.5"], "revise"),
+        (["--revise", "drop", "--doubt", "0.5"], "--revise drop needs min_confidence or keep_factual"),
+        (["--hedge_phrase", "So: {sentence}", "--min_confidence", "0.5"], "--hedge_phrase words what"),
+        (["--revise", "hedge", "--hedge_phrase", "So:", "--min_confidence", "0.5"], "expected {sentence} once in it"),
+        (["--revise", "drop", "--keep_factual", "0.9"], "keep_factual is 0.9, and there is no threshold"),
+    ],
+)
+def test_what_cannot_be_revised_is_one_line(run: Any, words: Sequence[str], said: str) -> None:
+    code, out, err = run("page.txt", *words)
+    assert code in (1, 2) and not out and said in err
+
+
 # Clauses
 
 LIFE = "Ada wrote notes. She was born in London and moved to Paris, where she died. It rained."

@@ -1,0 +1,314 @@
+"""Texts to pass on: doubted sentences are left out of a tagged text, or worded as uncertain.
+
+A text is changed only where something is doubted. What stays has the bytes that it had, and so has the white space
+around it; of the white space around what is left out, the widest stays.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, groupby, pairwise
+from typing import Literal, NamedTuple, TypeAlias
+
+from lovec.clauses import shortened, whole_confidence
+from lovec.display import band
+from lovec.documents import kept_blocks
+from lovec.sentences import Places
+from lovec.thoughts import thought_length
+from lovec.types import STATEMENT, Action, Keeps, LovecError, PartKind, Record, Sentence
+
+Revise: TypeAlias = Literal["drop", "hedge"]
+"""What becomes of doubted sentences: they are left out, or worded as uncertain."""
+
+PLACE = "{sentence}"
+"""What a phrase has where the sentence stands."""
+
+PHRASES: Mapping[str, str] = {
+    "low": f"This is doubtful: {PLACE}",
+    "middle": f"This is uncertain: {PLACE}",
+    "high": f"This is likely, but not certain: {PLACE}",
+    "none": f"This is unconfirmed: {PLACE}",
+}
+"""How a doubted sentence is worded, by the band of its confidence (``lovec.display.BANDS``)."""
+
+REVISED = "revised"
+"""Key of ``Record.meta``: the revised text."""
+
+_MARKER = re.compile(r"(?:(?:[-*+•–—>]|\(?\d{1,3}[.)])[^\S\n]+)*")  # noqa: RUF001 - dashes of any length
+_BLANK_LINE = re.compile(r"\n[^\S\n]*\n")
+_LOWEST_LEVEL = 7  # of a heading that is bold type only; those of Markdown are 1 to 6
+_LABEL_LEVEL = 8
+
+
+class Revised(NamedTuple):
+    """A revised text.
+
+    Attributes:
+        text: what remains of the text.
+        actions: what became of each sentence of the record.
+        shown: the sentences as they read in the text, and between them those that were dropped; each with its
+            ``revision``.
+    """
+
+    text: str
+    actions: tuple[Action, ...]
+    shown: tuple[Sentence, ...]
+
+
+def check_revising(
+    revise: Revise | None, phrase: str | None, min_confidence: float | None, keep_factual: float | None
+) -> None:
+    """Refuse settings that do not say what is doubted, or how it is worded.
+
+    Args:
+        revise: what becomes of doubted sentences; None revises nothing.
+        phrase: how all of them are worded, see `revise`; None is by their confidence.
+        min_confidence: the lowest confidence that is not doubted.
+        keep_factual: the probability of a guarantee whose threshold it is instead.
+
+    Raises:
+        LovecError: so it is.
+    """
+    if revise is not None and min_confidence is None and keep_factual is None:
+        raise LovecError(
+            f"revise {revise} needs min_confidence or keep_factual, which say what is doubted; give one of them"
+        )
+    if phrase is not None and revise != "hedge":
+        raise LovecError("hedge_phrase words what revise hedge keeps; leave it out, or revise with hedge")
+    if phrase is not None and phrase.count(PLACE) != 1:
+        raise LovecError(f'hedge_phrase is {phrase!r}, expected {PLACE} once in it, as in "Unconfirmed: {PLACE}"')
+
+
+def revise(record: Record, keeps: Keeps, how: Revise, phrase: str | None = None) -> Revised:
+    """Return a tagged text without its doubted sentences, or with these worded as uncertain.
+
+    The text is the answer of the record, or its sentences one after the other where these are not all of the answer; a
+    thought before it is no part of it. What is not doubted, and what states nothing, stays as it is. With "drop":
+
+    - A heading goes if all statements of its section go and nothing else is left there; so does a line such as "Early
+      life:" before its list.
+    - Of a sentence in clauses, what may stay of it stays, see ``lovec.clauses.shortened``.
+    - The marker of a list item stays where its first sentence goes and others of the item stay.
+
+    With "hedge", a sentence with a doubted clause is worded as uncertain as a whole, by its lowest confidence.
+
+    Args:
+        record: sentences with confidences, without tags.
+        keeps: tells whether a sentence or clause is not doubted.
+        how: what becomes of doubted ones.
+        phrase: a text with ``{sentence}`` in it, in whose place the sentence stands; None takes that of ``PHRASES`` for
+            its confidence.
+    """
+    text, spans = _located(record)
+    parts = list(_parts(text, record.sentences, spans))
+    for part in parts:
+        doubted = [not keeps(unit) for unit in part.sentences]
+        if not any(doubted):
+            continue
+        if how == "drop":
+            _drop(part, text, doubted)
+        else:
+            _hedge(part, doubted, phrase)
+    if how == "drop":
+        _drop_headings(text, parts)
+    found = {at: action for part in parts for at, action in zip(part.units, part.actions, strict=False)}
+    actions = tuple(found.get(at, "dropped") for at in range(len(spans)))  # a tag without words is no part
+    return Revised(_assembled(text, parts), actions, tuple(sentence for part in parts for sentence in part.shown))
+
+
+@dataclass(slots=True)
+class _Part:
+    """A sentence with its clauses, or another part of a text.
+
+    Attributes:
+        start: its place in the text.
+        end: where it ends.
+        kind: what it is.
+        marker: the marker of the list item or quotation that it begins; "" elsewhere.
+        spans: start and end of the sentence, or of each of its clauses.
+        units: their indices among the sentences of the record; none for a heading that a sentence of an answer that a
+            model tagged itself begins with.
+        sentences: the sentence, or its clauses.
+        text: what stands in its place; "" is nothing.
+        actions: what became of each of its sentences.
+        shown: as in `Revised`.
+    """
+
+    start: int
+    end: int
+    kind: PartKind
+    marker: str
+    spans: Sequence[tuple[int, int]]
+    units: Sequence[int]
+    sentences: Sequence[Sentence]
+    text: str
+    actions: list[Action] = field(init=False)
+    shown: list[Sentence] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.became("kept")
+
+    def became(self, action: Action) -> None:
+        """Say what became of all of it."""
+        self.actions = [action] * len(self.sentences)
+        self.shown = [replace(sentence, revision=action) for sentence in self.sentences]
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it was left out."""
+        return not self.text
+
+
+def _located(record: Record) -> tuple[str, list[tuple[int, int]]]:
+    """Return the text, and start and end of every sentence in it; equal ones where a sentence has no words."""
+    text = record.answer[thought_length(record.answer) :]
+    places, spans, end = Places(text), [], 0
+    for sentence in record.sentences:
+        span = places.find(sentence.text) if sentence.text else (end, end)
+        if span is None or text[end : span[0]].strip():
+            break
+        spans.append(span)
+        end = span[1]
+    else:
+        if not text[end:].strip():
+            return text, spans
+    texts = [sentence.text for sentence in record.sentences]
+    ends = [*accumulate((len(text) + 1 for text in texts), initial=0)]
+    return " ".join(texts), [(start, following - 1) for start, following in pairwise(ends)]
+
+
+def _parts(text: str, sentences: Sequence[Sentence], spans: Sequence[tuple[int, int]]) -> Iterator[_Part]:
+    """Yield the parts of a text: sentences with all their clauses, and the others."""
+    before = 0
+    numbered = ((at, sentence) for at, sentence in enumerate(sentences) if sentence.text)
+    for _, group in groupby(numbered, lambda one: (one[1].part_of is None and one[0], one[1].part_of)):
+        units, own = zip(*group, strict=True)
+        places = [spans[at] for at in units]
+        (start, first_end), end = places[0], places[-1][1]
+        here = start
+        for begin, until, kind in _blocks_before(text[start:end]) if own[0].is_statement else ():
+            here = start + until
+            block = Sentence(text[start + begin : here], kind=kind)
+            yield _Part(start + begin, here, kind, "", (), (), (block,), block.text)
+        start = end - len(text[here:end].lstrip())
+        places[0] = start, first_end
+        found = _MARKER.match(text, start, end) if start == 0 or "\n" in text[before:start] else None
+        marker = "" if found is None or found.end() == end else found[0]
+        shown = [replace(sentence, text=text[slice(*place)]) for sentence, place in zip(own, places, strict=True)]
+        yield _Part(start, end, own[0].kind, marker, places, units, shown, text[start:end])
+        before = end
+
+
+def _blocks_before(sentence: str) -> Iterator[tuple[int, int, PartKind]]:
+    """Yield start, end and kind of the headings and other blocks that a sentence of a tagged answer begins with."""
+    if "\n" not in sentence:
+        return
+    here = 0
+    for start, end, kind in kept_blocks(sentence, begins=False):
+        if sentence[here:start].strip() or not sentence[end:].strip():
+            break
+        yield start, end, kind
+        here = end
+
+
+def _drop(part: _Part, text: str, doubted: Sequence[bool]) -> None:
+    """Leave out what is doubted of a sentence, and all of it where nothing may stay."""
+    left = shortened([text[slice(*span)] for span in part.spans], doubted)
+    part.became("dropped")
+    part.text = "" if left is None else left.text
+    if left is not None:
+        stay = slice(left.begin, left.end)
+        part.actions[stay] = ["kept"] * (left.end - left.begin)
+        confidence = whole_confidence([sentence.confidence for sentence in part.sentences[stay]])
+        part.shown[stay] = [Sentence(left.text, confidence=confidence, revision="kept")]
+
+
+def _hedge(part: _Part, doubted: Sequence[bool], phrase: str | None) -> None:
+    """Word a sentence as uncertain."""
+    confidences = [unit.confidence for unit, is_doubted in zip(part.sentences, doubted, strict=True) if is_doubted]
+    known = [confidence for confidence in confidences if confidence is not None]
+    lowest = min(known) if len(known) == len(confidences) else None
+    template = PHRASES[band(lowest)] if phrase is None else phrase
+    part.became("hedged")
+    part.text = part.marker + template.replace(PLACE, part.text[len(part.marker) :])
+    part.shown = [Sentence(part.text, confidence=lowest, revision="hedged")]
+
+
+def _drop_headings(text: str, parts: Sequence[_Part]) -> None:
+    """Leave out headings and labels whose whole section is left out, the inner ones first."""
+    for at in reversed(range(len(parts))):
+        if parts[at].kind not in ("heading", "label"):
+            continue
+        section = list(_section(text, parts, at))
+        stays = any(not part.is_gone and part.kind != "mark" for part in section)
+        if not stays and any(part.kind == STATEMENT for part in section):
+            parts[at].became("dropped")
+            parts[at].text = ""
+
+
+def _section(text: str, parts: Sequence[_Part], at: int) -> Iterator[_Part]:
+    """Yield the parts that belong to a heading or a label."""
+    level = _level(text, parts[at])
+    for before, part in pairwise(parts[at:]):
+        if part.kind in ("heading", "label") and _level(text, part) <= level:
+            return
+        apart = before is not parts[at] and _BLANK_LINE.search(text, before.end, part.start) is not None
+        if level == _LABEL_LEVEL and apart and not part.marker:
+            return
+        yield part
+
+
+def _level(text: str, part: _Part) -> int:
+    """Return the level of a heading: 0 for a title without marks, 1 to 6 as in Markdown, more for lesser ones."""
+    original = text[part.start : part.end]
+    if part.kind == "label":
+        return _LABEL_LEVEL
+    if original.startswith("#"):
+        return len(original) - len(original.lstrip("#"))
+    if original.startswith(("*", "_")):
+        return _LOWEST_LEVEL
+    underline = original.rpartition("\n")[2] if "\n" in original else ""
+    return {"=": 1, "-": 2}.get(underline[:1], 0)
+
+
+def _assembled(text: str, parts: Sequence[_Part]) -> str:
+    """Return the text of what is left of its parts."""
+    pieces: list[str] = []
+    gaps: list[str] = []  # white space since the last part that stays
+    marker, end = "", 0  # of a list item whose first sentence went
+    for part in parts:
+        gap, end = text[end : part.start], part.end
+        if marker and (part.marker or _leaves_item(gap)):
+            marker = ""
+        if not marker:
+            gaps.append(gap)
+        if part.is_gone:
+            if part.marker:
+                gaps, marker = [_merged(gaps, first=not pieces)], part.marker
+            continue
+        pieces.append(f"{_merged(gaps, first=not pieces)}{marker}{part.text}")
+        gaps, marker = [], ""
+    return "".join([*pieces, text[end:]]) if pieces else ""
+
+
+def _leaves_item(gap: str) -> bool:
+    """Return whether what follows some white space is no part of the item before: after a blank line, or unindented."""
+    return _BLANK_LINE.search(gap) is not None or gap.endswith("\n")
+
+
+def _merged(gaps: Sequence[str], first: bool) -> str:
+    """Return the white space that stays between two parts: the widest, with the indentation of the last line.
+
+    Args:
+        gaps: the white space around each part that was left out between them, in order.
+        first: whether they stand at the beginning of the text, whose white space stays.
+    """
+    if len(gaps) == 1:
+        return gaps[0]
+    widest = gaps[0] if first else max(reversed(gaps), key=lambda gap: (gap.count("\n"), bool(gap)))
+    lines, newline, indentation = widest.rpartition("\n")
+    if "\n" in gaps[-1] and (newline or first):
+        indentation = gaps[-1].rpartition("\n")[2]
+    return f"{lines}{newline}{indentation}"

@@ -82,7 +82,8 @@ class TextTagger(SessionTagger):
             at or below the threshold of that guarantee are left out as well. ``lovec calibrate --keep_factual`` makes
             the threshold. None asks for no guarantee.
         unit: what gets a confidence in a given text: its sentences, or the clauses inside them ("clause"); then
-            ``meta["sentence_confidences"]`` has those of the sentences.
+            ``meta["sentence_confidences"]`` has those of the sentences. A warning says that the model was trained on
+            the other.
 
     Raises:
         LovecError: ``min_confidence`` is not in [0, 1], or the readout is unknown, or a guarantee is asked for clauses.
@@ -99,6 +100,8 @@ class TextTagger(SessionTagger):
     ) -> None:
         served = session.served if readout is None else ServedConfidence()
         super().__init__(session, served, min_confidence, keep_factual, unit)
+        if (problem := session.unit_problem(unit)) is not None:
+            log.warning("%s", problem)
         engine, encoder = session.engine, session.encoder
         self.readout = readout
         calibrations = {mode: self.served.calibration(mode) for mode in (ITERATIVE, FREE_FORM)}

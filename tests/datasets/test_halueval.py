@@ -20,7 +20,7 @@ real = pytest.mark.skipif(not DATA.exists(), reason="HaluEval 2.0 is not beside 
 ROW = {
     "id": 0,
     "user_query": "Who was Ada?",
-    "chatgpt_response": "Here is what I know:\n\nAda was born in London and wrote a long program in 1843. She swam. "
+    "chatgpt_response": "# Her life\n\nAda was born in London and wrote a long program in 1843. She swam. "
     "She flew home.",
     "chatgpt_fact": [
         "Ada Lovelace was born in London.",

@@ -205,8 +205,8 @@ class Passage:
         return (ids, head) if fits else None
 
     def expect(self, logps: Sequence[float]) -> None:
-        """Expect the score of the next step to be the one that these log-probabilities would choose."""
-        self._expected = self.choose(logps)
+        """Expect the score of the next step to be the most probable one of these log-probabilities."""
+        self._expected = most_probable(logps)  # not `choose`, which may draw
 
     def steps_behind(self, context: Sequence[int]) -> Steps:
         """Return what the model wrote behind a context, see ``lovec.written.steps_behind``."""
@@ -256,8 +256,8 @@ def score_passages(engine: Engine, encoder: Encoder, passages: Sequence[Passage]
     A passage may be longer than the model's context. Where a sentence does not fit any more, the oldest sentences leave
     the context, whole and with their scores, until those that stay take at most half of the room behind the prompt.
     From there on the context is that of a passage which begins with the oldest of them. So the tokens computed for a
-    passage are at most about twice its own, whatever its length. A sentence that does not even fit directly behind the
-    prompt gets no scores and a problem.
+    passage are at most about twice its own, whatever its length, and those of guesses that were wrong (see the head of
+    this module). A sentence that does not even fit directly behind the prompt gets no scores and a problem.
 
     Args:
         engine: scores contexts. ``max_rows`` passages are scored together; ``context_length`` is the room of a context

@@ -31,7 +31,7 @@ History: TypeAlias = Literal["scores", "hidden", "previous"]
 """What the context of a sentence contains of the sentences before it, see ``IterativeTagger``."""
 
 _FEW = 2
-"""The most passages scored together for which guesses pay: with more, those that are wrong cost what the others save."""
+"""The most passages scored together for which guesses pay: with more, wrong ones cost what the others save."""
 
 T = TypeVar("T")
 

@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +102,7 @@ class TextTagger(SessionTagger):
         served = session.served if readout is None else ServedConfidence()
         super().__init__(session, served, min_confidence, keep_factual, unit)
         if (problem := session.unit_problem(unit)) is not None:
-            log.warning("%s", problem)
+            _warn_once(problem)
         engine, encoder = session.engine, session.encoder
         self.readout = readout
         calibrations = {mode: self.served.calibration(mode) for mode in (ITERATIVE, FREE_FORM)}
@@ -510,6 +511,12 @@ def question_notices(topics: Mapping[str, tuple[str, str]], default: str | None,
         yield f"{len(topics) - _MOST_NOTICES} texts more are taken to be about what their titles say"
     if default is not None:
         yield f'taken to answer "{default}"; scores are better where the text is named: {option}'
+
+
+@cache
+def _warn_once(problem: str) -> None:
+    """Log a warning once, since a tagger is made for every call of `tag`."""
+    log.warning("%s", problem)
 
 
 def _with_source(sentence: Sentence, sourced: Sentence) -> Sentence:

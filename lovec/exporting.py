@@ -273,7 +273,8 @@ def trained_files(module: Any, base: Mapping[str, Any]) -> dict[str, str]:
     config = module.policy.peft.peft_config[ADAPTER]
     named = base["name"] if is_gguf(base["name"]) else str(config.base_model_name_or_path)
     card = trained_card(module.encoder, named, config.r, module.run_dir, objective, source, module.seed)
-    unit: Unit = data.trained_unit() if hasattr(data, "trained_unit") else "sentence"
+    trained = getattr(data, "trained_unit", None)  # data of the user's own may say nothing
+    unit: Unit = "sentence" if trained is None else trained()
     return settings_file(module.encoder, base, unit) | {"README.md": card}
 
 

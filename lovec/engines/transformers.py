@@ -303,8 +303,9 @@ class TransformersEngine:
         ]
         inner = [[len(text) for text in texts[:-1]] for texts in chunk] if tree.longest else None
         logits, scores = self._prefill(rows, contexts, tree, firsts, top, inner)
-        places = logits.unflatten(1, (-1, 1 + len(tree.ids)))
-        sums = tree.logps(places.flatten(0, 1)).unflatten(0, places.shape[:2]).tolist() if tree.longest else None
+        nodes, count = 1 + len(tree.ids), logits.shape[1] // (1 + len(tree.ids))
+        places = logits.reshape(len(chunk) * count, nodes, logits.shape[-1])
+        sums = tree.logps(places).reshape(len(chunk), count, -1).tolist() if tree.longest else None
         for row, (texts, begin, tokens) in enumerate(zip(chunk, firsts, scores, strict=True)):
             for at, text in enumerate(texts, 1):
                 own = slice(starts[text] - begin, len(text) - begin) if starts[text] < len(text) else slice(0)

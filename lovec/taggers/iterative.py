@@ -136,8 +136,10 @@ class IterativeTagger:
                 yield ScoredSentence(number, len(done[number]) - 1, sentence)
 
         size = self.engine.max_rows, self.engine.context_length
-        how = self.history, self.likelihoods, scores_beginnings(self.engine)
-        requests = score_requests(self.encoder, list(passages.values()), *size, *how)
+        guesses = scores_beginnings(self.engine)
+        requests = score_requests(
+            self.encoder, list(passages.values()), *size, self.history, self.likelihoods, guesses=guesses
+        )
         request: ScoreRequest | None = next_item(requests)
         while request is not None:
             advanced = request.passages

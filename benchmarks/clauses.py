@@ -1,11 +1,16 @@
 """What clauses hold of the facts that people found in sentences.
 
-    python benchmarks/clauses.py shared/data/factscore_labeled      # -> benchmarks/results/clauses.json
+    python benchmarks/clauses.py shared/data      # -> benchmarks/results/clauses.json
 
-The folder holds FActScore's labelled biographies by ChatGPT, InstructGPT and PerplexityAI (Min et al. 2023), in which
-people wrote down the atomic facts of every sentence and labelled them. A fact belongs to the clause that completes it;
-``lovec.datasets.factscore.fact_places`` says how it is found. The rules of ``lovec/clauses.py`` were written with
-examples from ChatGPT's file in view; the other two were not looked at.
+The folder holds, in ``factscore_labeled``, FActScore's labelled biographies by ChatGPT, InstructGPT and PerplexityAI
+(Min et al. 2023), in which people wrote down the atomic facts of every sentence and labelled them. A fact belongs to
+the clause that completes it; ``lovec.datasets.places.fact_places`` says how it is found. The rules of
+``lovec/clauses.py`` were written with examples from ChatGPT's file in view; the other two were not looked at.
+
+In ``halueval2`` it holds HaluEval 2.0 (Li et al. 2024), whose claims people judged. They were taken from whole answers,
+so that their sentences are found first, see ``lovec.datasets.places.fact_sentences``. In ``factcheck_gpt`` it holds
+Factcheck-GPT's Factbench.jsonl with the segments of FELM (Chen et al. 2023), which stand in its answers word for word:
+their boundaries are compared with those of lovec's sentences and clauses.
 
 Writes benchmarks/results/clauses.json and a table in docs/spans.md.
 """
@@ -23,13 +28,17 @@ from typing import Any
 from common import ROOT, page_options, run_for_page, versions_text
 
 from lovec.clauses import spans
-from lovec.datasets.factscore import clause_at, fact_places
-from lovec.datasets.rows import read_rows
+from lovec.datasets.halueval import by_sentence
+from lovec.datasets.places import clause_at, fact_places
+from lovec.datasets.rows import Reading, read_rows
+from lovec.sentences import spans as sentence_spans
 
 RESULTS = ROOT / "benchmarks" / "results" / "clauses.json"
 PAGE = ROOT / "docs" / "spans.md"
 BEGIN, END = "<!-- clauses: written by benchmarks/clauses.py -->", "<!-- /clauses -->"
 FILES = ("ChatGPT", "InstructGPT", "PerplexityAI")
+HALUEVAL = "HaluEval 2.0"
+FELM = "felm-wk"
 Facts = Sequence[tuple[tuple[int, int] | None, bool]]
 """Place of every fact of a sentence, and whether it is true."""
 
@@ -52,6 +61,55 @@ def labelled_sentences(path: Path) -> Iterator[tuple[str, Facts]]:
             ]
             if labelled:
                 yield text, labelled
+
+
+def judged_sentences(folder: Path) -> tuple[list[tuple[str, Facts]], int]:
+    """Return the sentences of HaluEval 2.0 with the claims that people judged, and how many are of no sentence.
+
+    Args:
+        folder: the files of HaluEval 2.0; sentences that state no such claim are left out.
+    """
+    found: list[tuple[str, Facts]] = []
+    total = 0
+    for path in sorted(folder.glob("human-*.json")):
+        reading = Reading(path)
+        for _, row in read_rows(path):
+            total += len(row["human_judge"])
+            for answer, claims in by_sentence(row, reading):
+                for sentence, own in zip(answer.sentences, claims, strict=True):
+                    places = fact_places(sentence.text, [claim for claim, _ in own])
+                    judged = zip(places, own, strict=True)
+                    labelled = [(place, label == 1) for place, (_, label) in judged if label is not None]
+                    if labelled:
+                        found.append((sentence.text, labelled))
+    return found, total - sum(len(facts) for _, facts in found)
+
+
+def segmented(path: Path) -> dict[str, int]:
+    """Return how the boundaries of FELM's segments and those of lovec's sentences and clauses agree.
+
+    Args:
+        path: Factbench.jsonl of Factcheck-GPT.
+    """
+    counts: dict[str, int] = dict.fromkeys(("answers", "segments", "boundaries", "sentences", "both", "clauses"), 0)
+    for _, row in read_rows(path):
+        if row["source"] != FELM or not row["response"]:
+            continue
+        text = row["response"]
+        whole = sentence_spans(text)
+        ends, at = set(), 0
+        for segment in row["claims"]:
+            at = text.index(segment.strip(), at) + len(segment.strip())
+            ends.add(at)
+        own = {end for _, end in whole}
+        last = max(ends | own)  # the end of the answer is nobody's choice
+        counts["answers"] += 1
+        counts["segments"] += len(row["claims"])
+        counts["boundaries"] += len(ends - {last})
+        counts["sentences"] += len(own - {last})
+        counts["both"] += len(ends & own - {last})
+        counts["clauses"] += sum(len(spans(text[start:end])) for start, end in whole)
+    return counts
 
 
 def units_of(facts: Facts, clauses: Sequence[tuple[int, int]]) -> list[list[bool]]:
@@ -77,18 +135,20 @@ def described(units: Sequence[Sequence[bool]]) -> dict[str, float]:
     }
 
 
-def measured(sentences: Sequence[tuple[str, Facts]], seed: int) -> dict[str, Any]:
+def measured(sentences: Sequence[tuple[str, Facts]], seed: int, lost: int = 0) -> dict[str, Any]:
     """Return what sentences and clauses hold of the facts, how facts were found, and what chance would do.
 
     Args:
         sentences: sentences with their facts.
         seed: seed of the division by chance, at as many spaces of each sentence as its clauses have between them.
+        lost: number of further facts, which no sentence states.
     """
     rng = random.Random(seed)
     whole: list[list[bool]] = []
     parts: list[list[bool]] = []
     chance: list[list[bool]] = []
-    found = inside = total = splits = between = gaps = met = divided = 0
+    total = lost
+    found = inside = splits = between = gaps = met = divided = 0
     for text, facts in sentences:
         clauses = spans(text)
         places = [place for place, _ in facts if place is not None]
@@ -138,6 +198,14 @@ def table(results: Mapping[str, Any]) -> str:
         facts = [f"{row[unit]['facts']:.2f}" for unit in ("sentence", "clause")]
         mixed = [_percent(row[unit]["mixed"]) for unit in ("sentence", "clause", "chance")]
         lines.append(f"| {' | '.join([row['name'], str(row['sentences']), *shares, *facts, *mixed])} |")
+    felm = results["felm"]
+    lines += [
+        "",
+        f"FELM's {felm['segments']} segments of {felm['answers']} answers meet at {felm['boundaries']} places. A "
+        f"sentence of lovec ends at {_percent(felm['both'] / felm['boundaries'])} % of them, and "
+        f"{_percent(felm['both'] / felm['sentences'])} % of the {felm['sentences']} places where two of its sentences "
+        f"meet are among them. The segments are whole sentences, and say nothing about the {felm['clauses']} clauses.",
+    ]
     lines += ["", f"Shares in percent. Written by `benchmarks/clauses.py`; {versions_text(results)}."]
     return "\n".join(lines)
 
@@ -150,13 +218,16 @@ def run(flags: argparse.Namespace) -> dict[str, Any]:
     """Return what was measured, by file."""
     rows = []
     for name in FILES:
-        rows.append({"name": name, **measured(list(labelled_sentences(flags.data / f"{name}.jsonl")), flags.seed)})
-    return {"rows": rows}
+        path = flags.data / "factscore_labeled" / f"{name}.jsonl"
+        rows.append({"name": name, **measured(list(labelled_sentences(path)), flags.seed)})
+    sentences, lost = judged_sentences(flags.data / "halueval2")
+    rows.append({"name": HALUEVAL, **measured(sentences, flags.seed, lost)})
+    return {"rows": rows, "felm": segmented(flags.data / "factcheck_gpt" / "Factbench.jsonl")}
 
 
 def main() -> None:
     """Run the benchmark as the command line says."""
-    parser = page_options(str(__doc__), "folder with FActScore's labelled files")
+    parser = page_options(str(__doc__), "folder with the folders of FActScore, HaluEval 2.0 and Factcheck-GPT")
     run_for_page(parser, run, table, RESULTS, PAGE, (BEGIN, END))
 
 

@@ -34,9 +34,10 @@ from lovec.taggers.session import (
     settings_file,
     shared_gguf,
     trained_quantization,
+    trained_unit,
 )
 from lovec.templates import load_template
-from lovec.types import CALIBRATION_FILE, LovecError, Record, Sentence
+from lovec.types import CALIBRATION_FILE, LovecError, Record, Sentence, Unit
 
 MergedDtype: TypeAlias = Literal["float32", "bfloat16"]
 COMPARED_QUESTION = "In a paragraph, could you tell me what you know about the planets?"
@@ -193,7 +194,8 @@ def _describe(source: ExportSource, folder: Path, out: Path, tokenizer: Any, met
     base: dict[str, str] = {"quantization": quantization} if quantization else {}
     if not merged and (quantization or is_gguf(source.base_for_others)):
         base["name"] = source.base_for_others
-    for name, text in settings_file(encoder, base or None).items():
+    unit = trained_unit(str(source.adapter)) or "sentence"
+    for name, text in settings_file(encoder, base or None, unit).items():
         (folder / name).write_text(text, encoding="utf-8")
     training = "No recipe was found beside the adapter."
     calibrations = _calibrations(source)
@@ -271,7 +273,9 @@ def trained_files(module: Any, base: Mapping[str, Any]) -> dict[str, str]:
     config = module.policy.peft.peft_config[ADAPTER]
     named = base["name"] if is_gguf(base["name"]) else str(config.base_model_name_or_path)
     card = trained_card(module.encoder, named, config.r, module.run_dir, objective, source, module.seed)
-    return settings_file(module.encoder, base) | {"README.md": card}
+    trained = getattr(data, "trained_unit", None)  # data of the user's own may say nothing
+    unit: Unit = "sentence" if trained is None else trained()
+    return settings_file(module.encoder, base, unit) | {"README.md": card}
 
 
 def trained_card(encoder: Encoder, base: str, rank: int, run: Path, objective: str, data: str, seed: int) -> str:

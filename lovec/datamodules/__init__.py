@@ -4,6 +4,7 @@ from lovec.datamodules.atlas import Atlas
 from lovec.datamodules.base import RecordBatch, RecordsDataModule
 from lovec.datamodules.factscore import FActScore
 from lovec.datamodules.files import FilesDataModule
+from lovec.datamodules.halueval import HaluEval
 from lovec.datamodules.preferences import Demonstrations, Preferences
 from lovec.datamodules.prompts import Prompts
 from lovec.datamodules.testsets import Bios, PopQA, QuestionSet, TriviaQA, WikiBio, WildHallu
@@ -15,6 +16,7 @@ __all__ = [
     "Demonstrations",
     "FActScore",
     "FilesDataModule",
+    "HaluEval",
     "PopQA",
     "Preferences",
     "Prompts",

@@ -22,7 +22,7 @@ from lovec.notices import counted
 from lovec.provenance import text_digest
 from lovec.settings import CheckedSettings, Count, CountFromZero, Seed
 from lovec.tags import DEFAULT_TAGS, TagFormat
-from lovec.types import DEFAULT_SCALE, LovecError, Oracle, Record, Scale
+from lovec.types import DEFAULT_SCALE, LovecError, Oracle, Record, Scale, Unit
 
 UNLABELLED = "a sentence without a label, or no sentence"
 """Why a record is left out of training, in :attr:`RecordsDataModule.summary`."""
@@ -256,6 +256,11 @@ class RecordsDataModule(LightningDataModule, CheckedSettings):
     def batch_done(self) -> None:
         """Count one more optimiser batch as trained on."""
         self.served += 1
+
+    def trained_unit(self) -> Unit:
+        """Return what has labels in training: clauses if a training record that is set up has some, or sentences."""
+        clauses = any(s.part_of is not None for record in self.loaded("train") for s in record.sentences)
+        return "clause" if clauses else "sentence"
 
     def fingerprint(self) -> dict[str, Any]:
         """Return what decides which records every optimiser batch has, for the fingerprint of a checkpoint.

@@ -1,4 +1,4 @@
-"""Results of other fact-checkers, read as records: VeriScore, SAFE, Factcheck-GPT and HaluEval 2.0.
+"""Results of other fact-checkers, read as records: VeriScore, SAFE and Factcheck-GPT.
 
 VeriScore (Song et al. 2024, repository Yixiao-Song/VeriScore): ``verify_claims`` writes a line per answer with the
 claims of it in ``claim_list``, one list per sentence that it does not name, and, in ``claim_verification_result``, a
@@ -15,10 +15,6 @@ Factcheck-GPT (Wang et al. 2023, repository yuxiaw/Factcheck-GPT): answers with 
 "sentence_factuality_label", ...}`` by "sentence1" and so on, with the passages retrieved for every claim of it in
 ``auto_evidence``, and their stances in ``stance_claim_autoEvid``. ``source`` says where an answer of
 ``Factbench.jsonl`` comes from, such as "felm-wk" (FELM, Chen et al. 2023).
-
-HaluEval 2.0 (Li et al. 2024, repository RUCAIBox/HaluEval-2.0): ChatGPT's answers with claims in ``chatgpt_fact`` and a
-verdict each, of people in ``human_judge`` or of a model in ``chatgpt_judge``: "true", "false" (a model's goes on with a
-correction) or "unknown". The list of verdicts is empty where nobody has judged.
 """
 
 from __future__ import annotations
@@ -152,23 +148,6 @@ def _answer(row: Row, reading: Reading, sentences: Iterable[Sentence], **meta: s
     return reading.record(row["prompt"], row["response"], sentences, **meta)
 
 
-@layout("HaluEval 2.0: claims", "user_query chatgpt_response chatgpt_fact human_judge|chatgpt_judge", short="halueval")
-def halueval(row: Row, reading: Reading) -> Iterator[Record]:
-    """Read an answer with its claims: true 1, false 0; an unknown one, and one that nobody has judged, has no label.
-
-    Raises:
-        LovecError: there are verdicts, but not one for each claim.
-    """
-    claims = row["chatgpt_fact"]
-    judges = "human_judge" if "human_judge" in row else "chatgpt_judge"
-    verdicts = row[judges] or [None] * len(claims)
-    if len(verdicts) != len(claims):
-        raise LovecError(f"there are {len(claims)} claims and {len(verdicts)} verdicts in {judges}, expected one each")
-    sentences = (Sentence(c.strip(), _halueval(v)) for c, v in zip(claims, verdicts, strict=True))
-    meta = {"unit": "claim", "judged by": judges.partition("_")[0]}
-    yield reading.record(row["user_query"].strip(), row["chatgpt_response"], sentences, **meta)
-
-
 @layout("LongFact: prompts", "prompt canary")
 def longfact(row: Row, reading: Reading) -> Iterator[Record]:
     """Read a prompt of LongFact as a question; ``meta`` keeps the canary that marks benchmark data."""
@@ -177,13 +156,6 @@ def longfact(row: Row, reading: Reading) -> Iterator[Record]:
 
 def _verdict(result: str | None) -> float | None:
     return float(result.strip(" .").lower() == "supported") if result else None
-
-
-def _halueval(verdict: str | None) -> float | None:
-    word = (verdict or "unknown").partition(",")[0].strip().lower()
-    if word not in ("true", "false", "unknown"):
-        raise LovecError(f"a verdict is {verdict!r}, expected true, false or unknown")
-    return None if word == "unknown" else float(word == "true")
 
 
 def _checked_sentences(result: dict[str, Any]) -> Iterator[Sentence]:

@@ -11,25 +11,15 @@ answers are not in it.
 from __future__ import annotations
 
 import os
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from lovec.clauses import spans
-from lovec.datasets.rows import Reading, Row, layout, read_records_of, read_rows
+from lovec.datasets.places import of_clauses
+from lovec.datasets.rows import Reading, Row, layout, read_as
 from lovec.datasets.values import confidence_of, label_of
 from lovec.types import Record, Sentence, Unit
-
-_WORD = re.compile(r"[^\W_]+")
-_STEM = 6  # letters by which two forms of a word are taken for the same
-_SMALL_WORDS = """
-    a an the and or but of in on at to for from by with as into over under about between among during after before is
-    are was were be been being has have had do does did can could will would may might must he she it they his her its
-    their him them who whom whose which that this these those there also other some one not
-"""
-_SMALL = frozenset(word[:_STEM] for word in _SMALL_WORDS.split())
 
 
 def read_factscore(path: str | os.PathLike[str], unit: Unit = "sentence") -> list[Record]:
@@ -45,56 +35,15 @@ def read_factscore(path: str | os.PathLike[str], unit: Unit = "sentence") -> lis
     Raises:
         LovecError: the file is missing, or a line has another form; the message names file and line.
     """
-    records: list[Record] = []
-    reading = Reading(path)
-    for number, row in read_rows(path):
-        reading.number = number
-        records += read_records_of(
-            row,
-            f"FActScore's labelled data, which has {', '.join(labelled.keys)}",
-            labelled if unit == "sentence" else labelled_clauses,
-            reading,
-        )
-    return records
-
-
-def fact_places(sentence: str, facts: Sequence[str], topic: str) -> list[tuple[int, int] | None]:
-    """Return where a sentence states its atomic facts: start and end, in characters.
-
-    A fact stands in the shortest part of the sentence that holds all of the fact's new words. Its words are those that
-    the sentence has, too, without small words such as "the" and the words of the topic; its new words are those that no
-    fact before it has, or all of them where there are none. Of equally short parts it is the first. Words are the same
-    where their first six letters are.
-
-    Args:
-        sentence: the sentence.
-        facts: its atomic facts, in the order of the annotators.
-        topic: what the sentence is about.
-
-    Returns:
-        None for a fact that has no word in common with the sentence.
-    """
-    words = [(match.start(), match.end(), _stem(match[0])) for match in _WORD.finditer(sentence)]
-    there = {stem for *_, stem in words} - _SMALL - _stems(topic)
-    known: set[str] = set()
-    places: list[tuple[int, int] | None] = []
-    for fact in facts:
-        found = _stems(fact) & there
-        places.append(_shortest(words, found - known or found))
-        known |= found
-    return places
-
-
-def clause_at(clauses: Sequence[tuple[int, int]], place: tuple[int, int]) -> int:
-    """Return which clause completes the fact that stands at a place: the one that the place ends in."""
-    return next(at for at, (_, end) in enumerate(clauses) if place[1] <= end)
+    name = f"FActScore's labelled data, which has {', '.join(labelled.keys)}"
+    return list(read_as(path, name, labelled if unit == "sentence" else labelled_clauses))
 
 
 def labelled_clauses(row: Row, reading: Reading) -> Iterator[Record]:
     """Read a biography with the labels of its clauses, each with the place of its sentence.
 
-    A fact belongs to the clause that completes it, see `fact_places`. The factuality of a clause is the supported share
-    of its facts, and None if it has none with the label S or NS.
+    A fact belongs to the clause that completes it, see ``lovec.datasets.places.fact_places``. The factuality of a
+    clause is the supported share of its facts, and None if it has none with the label S or NS.
     """
     for record in labelled(row, reading):
         clauses = (
@@ -106,36 +55,9 @@ def labelled_clauses(row: Row, reading: Reading) -> Iterator[Record]:
 
 
 def _clauses(annotation: dict[str, Any], number: int, topic: str) -> Iterator[Sentence]:
-    text = annotation["text"].strip()
-    found, facts = spans(text), annotation["human-atomic-facts"] or ()
-    labels: list[list[dict[str, Any]]] = [[] for _ in found]
-    for fact, place in zip(facts, fact_places(text, [fact["text"] for fact in facts], topic), strict=True):
-        if place is not None:
-            labels[clause_at(found, place)].append(fact)
-    for (start, end), own in zip(found, labels, strict=True):
-        yield Sentence(text[start:end], factuality=_supported(own), part_of=number)
-
-
-def _shortest(words: Sequence[tuple[int, int, str]], wanted: set[str]) -> tuple[int, int] | None:
-    """Return start and end of the shortest part of a sentence that has all of some words; None for no words."""
-    best: tuple[int, int, int] | None = None
-    last: dict[str, int] = {}  # the latest place of each word so far
-    for at, (_, _, stem) in enumerate(words):
-        if stem not in wanted:
-            continue
-        last[stem] = at
-        first = min(last.values())
-        if len(last) == len(wanted) and (best is None or at - first < best[0]):
-            best = at - first, first, at
-    return None if best is None else (words[best[1]][0], words[best[2]][1])
-
-
-def _stem(word: str) -> str:
-    return word.casefold()[:_STEM]
-
-
-def _stems(text: str) -> set[str]:
-    return {_stem(word) for word in _WORD.findall(text)}
+    facts = [(fact["text"], fact) for fact in annotation["human-atomic-facts"] or ()]
+    for text, own in of_clauses(annotation["text"].strip(), facts, topic):
+        yield Sentence(text, factuality=_supported(own), part_of=number)
 
 
 def labelled_facts(row: Row, reading: Reading) -> Iterator[Record]:

@@ -14,7 +14,18 @@ from dataclasses import replace
 from functools import cache
 from itertools import chain
 
-from lovec.datasets import authors, checkers, conversations, factscore, harness, marked, triviaqa, uncertainty, wikibio
+from lovec.datasets import (
+    authors,
+    checkers,
+    conversations,
+    factscore,
+    halueval,
+    harness,
+    marked,
+    triviaqa,
+    uncertainty,
+    wikibio,
+)
 from lovec.datasets.jsonl import RECORD_KEYS, records_of
 from lovec.datasets.rows import Layout, Reading, Row, read_records_of, read_rows
 from lovec.notices import listed
@@ -42,7 +53,7 @@ _SPECIFIC = (
     wikibio.passage,
     checkers.factbench,
     checkers.factcheck_gpt,
-    checkers.halueval,
+    halueval.halueval,
     uncertainty.subclaims,
     uncertainty.uqlm,
     uncertainty.polygraph,

@@ -167,6 +167,25 @@ def read_records_of(row: Row, name: str, read: RowReader, reading: Reading) -> I
         raise LovecError(f"{reading.place}: not a row of {name} ({reason})") from None
 
 
+def read_as(path: str | os.PathLike[str], name: str, read: RowReader, ids: Ids | None = None) -> Iterator[Record]:
+    """Yield the records of a file whose rows have one layout.
+
+    Args:
+        path: the file.
+        name: what messages call the layout.
+        read: its reader.
+        ids: makes the ids of records that have none, where several files are read; None begins anew.
+
+    Raises:
+        LovecError: the file is missing, or a row has another form; the message names file and row.
+    """
+    reading = Reading(path)
+    reading.ids = reading.ids if ids is None else ids
+    for number, row in read_rows(path):
+        reading.number = number
+        yield from read_records_of(row, name, read, reading)
+
+
 def is_rows(path: str | os.PathLike[str]) -> bool:
     """Return whether a file holds rows, by its name or, in any other file, by its first object.
 

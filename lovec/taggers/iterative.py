@@ -22,6 +22,7 @@ from lovec.taggers.scoring import (
     next_item,
     read_out,
     score_requests,
+    scores_beginnings,
 )
 from lovec.types import Engine, Readout, Record, Sentence
 
@@ -138,7 +139,10 @@ class IterativeTagger:
                 yield ScoredSentence(number, len(done[number]) - 1, sentence)
 
         size = self.engine.max_rows, self.engine.context_length
-        requests = score_requests(self.encoder, list(passages.values()), *size, self.history, self.likelihoods)
+        guesses = scores_beginnings(self.engine)
+        requests = score_requests(
+            self.encoder, list(passages.values()), *size, self.history, self.likelihoods, guesses=guesses
+        )
         request: ScoreRequest | None = next_item(requests)
         while request is not None:
             advanced = request.passages

@@ -23,7 +23,7 @@ from lovec.provenance import Provenance, provenance_of
 from lovec.settings import ELSEWHERE, NO_EFFECT, Count, TrustRemoteCode
 from lovec.taggers.served_confidence import ServedConfidence
 from lovec.tags import DEFAULT_TAGS, TagFormat
-from lovec.types import DEFAULT_SCALE, Engine, LovecError, Scale
+from lovec.types import DEFAULT_SCALE, Engine, LovecError, Scale, Unit
 
 if TYPE_CHECKING:
     from lovec.policy import Policy, PolicyConfig
@@ -35,6 +35,14 @@ _MOST_LEVELS = 1001
 _HIDDEN = re.compile(
     r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]"
 )  # control characters, which terminals obey, and no characters
+
+_OTHER_UNIT: Mapping[Unit, str] = {
+    "sentence": "was trained on sentences, and is asked at clauses, which it has never been: it says which texts to "
+    "doubt, but not which clause of a sentence; train one on clauses with --data.unit clause",
+    "clause": "was trained on clauses, and is asked at whole sentences; --unit clause (in Python: unit) asks as "
+    "in training, and gives sentences a confidence that follows from their clauses",
+}
+"""What is said of a model that is asked at other units than it was trained on, by the latter."""
 
 _MAX_UNKNOWN = 0.2  # share of words that the model may not know before its scores come with a warning
 _WORDS = re.compile(r"\w+")
@@ -62,6 +70,7 @@ class Session:
         served: what becomes of the confidences that taggers read, by the calibration beside the weights.
         provenance: what decides the scores; None where that is not known.
         of_world: whether the model is one of the embedded world, which knows few words.
+        unit: what the model was trained to give confidences to; None where nothing says that it was trained.
     """
 
     engine: Engine
@@ -72,6 +81,18 @@ class Session:
     served: ServedConfidence = field(default_factory=ServedConfidence)
     provenance: Provenance | None = None
     of_world: bool = False
+    unit: Unit | None = None
+
+    def unit_problem(self, unit: Unit) -> str | None:
+        """Return in one line that the model was trained on other units, and what follows; None if it was not.
+
+        Args:
+            unit: what is to get a confidence.
+        """
+        if self.unit is None or self.unit == unit:
+            return None
+        name = f"the model {self.model}" if self.adapter is None else f"the adapter in {self.adapter}"
+        return f"{name} {_OTHER_UNIT[self.unit]}"
 
     def unknown_words(self, texts: Iterable[str]) -> float:
         """Return the share of words, in [0, 1], that the tokenizer has no tokens for and spells in bytes.
@@ -195,14 +216,14 @@ def open_session(
         running.open(config.model, config.adapter)
         encoder = encoder.within(running.context_length)
         served, provenance = early or chosen.deployed(raw)
-        return Session(running, encoder, chosen.name, config.adapter, None, served, provenance, of_world)
+        return Session(running, encoder, chosen.name, config.adapter, None, served, provenance, of_world, chosen.unit)
     place = device_of(device)
     policy = Policy(config, reference=False, trained=False).eval()
     encoder = encoder_of(policy.tokenizer, *prompting, load_stops(config)).within(policy.max_length)
     policy.to(place)
     running.sync(policy)
     served, provenance = early or chosen.deployed(raw)
-    return Session(running, encoder, chosen.name, config.adapter, policy, served, provenance, of_world)
+    return Session(running, encoder, chosen.name, config.adapter, policy, served, provenance, of_world, chosen.unit)
 
 
 def session_provenance(options: Mapping[str, Any]) -> Provenance:
@@ -275,6 +296,11 @@ class _Chosen:
     def provenance(self) -> Provenance:
         """What decides the scores, as far as the files are on this machine."""
         return policy_provenance(self.config, self.config.adapter, *self.prompting, self.name)
+
+    @property
+    def unit(self) -> Unit | None:
+        """What the model was trained to give confidences to; None where nothing says that it was trained."""
+        return trained_unit(self.config.adapter or self.config.model)
 
     def deployed(self, raw: bool) -> tuple[ServedConfidence, Provenance]:
         """Return what becomes of confidences, and what decides the scores; with ``raw`` confidences stay."""
@@ -382,6 +408,24 @@ def trained_format(adapter: str) -> PromptFormat | None:
     return _saved_format(Path(adapter)) if Path(adapter, SETTINGS).is_file() else None
 
 
+def trained_unit(folder: str) -> Unit | None:
+    """Return what an adapter, or a merged model, was trained to give confidences to, as its ``lovec.json`` says.
+
+    Args:
+        folder: folder of the adapter or of the model.
+
+    Returns:
+        "sentence" where the file names nothing else; None where there is no such file.
+
+    Raises:
+        LovecError: the ``lovec.json`` is broken.
+    """
+    if trained_format(folder) is None:
+        return None
+    unit: Unit = _settings(Path(folder)).get("unit", "sentence")
+    return unit
+
+
 def trained_quantization(adapter: str) -> Quantization | None:
     """Return how the base model was quantised when an adapter was trained, as the ``lovec.json`` beside it says.
 
@@ -417,23 +461,31 @@ def shared_gguf(adapter: str) -> str | None:
 
 def _trained_base(adapter: str) -> dict[str, Any]:
     """Return what the ``lovec.json`` beside an adapter says of its base model; nothing where there is none."""
-    if _saved_format(Path(adapter)) is None or not (path := Path(adapter, SETTINGS)).is_file():
+    if trained_format(adapter) is None:
         return {}
-    base = json.loads(path.read_text(encoding="utf-8")).get("base")
+    base = _settings(Path(adapter)).get("base")
     return base if isinstance(base, dict) else {}
 
 
-def settings_file(encoder: Encoder, base: Mapping[str, Any] | None = None) -> dict[str, str]:
+def _settings(folder: Path) -> dict[str, Any]:
+    """Return what the ``lovec.json`` of a folder says."""
+    settings: dict[str, Any] = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
+    return settings
+
+
+def settings_file(encoder: Encoder, base: Mapping[str, Any] | None = None, unit: Unit = "sentence") -> dict[str, str]:
     """Return the file, {name: content}, from which `open_session` learns how a model is prompted.
 
     It holds ``{"instruction": text, "tag_words": [open, close], "scale": [words], "base": {"name": ..., "weights":
-    digest, "quantization": "nf4"}, "scoring": "prefix", "grounding": {"text": ..., "tokens": 512}}``; without ``scale``
-    it is 0 to 10, without ``quantization`` the base model was not in 4 bits, without ``scoring`` whole tags are scored,
-    and without ``grounding`` no evidence is put into prompts.
+    digest, "quantization": "nf4"}, "scoring": "prefix", "grounding": {"text": ..., "tokens": 512}, "unit":
+    "clause"}``; without ``scale`` it is 0 to 10, without ``quantization`` the base model was not in 4 bits, without
+    ``scoring`` whole tags are scored, without ``grounding`` no evidence is put into prompts, and without ``unit`` the
+    model was trained on sentences.
 
     Args:
         encoder: how it is prompted.
         base: the base model of an adapter: its name, and digests of its configuration and its weights.
+        unit: what it was trained to give confidences to.
     """
     tags = encoder.tags
     settings: dict[str, Any] = {"instruction": encoder.instruction, "tag_words": [tags.open, tags.close]}
@@ -443,6 +495,8 @@ def settings_file(encoder: Encoder, base: Mapping[str, Any] | None = None) -> di
         settings["scoring"] = encoder.scoring
     if encoder.grounding is not None:
         settings["grounding"] = asdict(encoder.grounding)
+    if unit != "sentence":
+        settings["unit"] = unit
     if base is not None:
         settings["base"] = dict(base)
     return {SETTINGS: json.dumps(settings, indent=1, ensure_ascii=False) + "\n"}
@@ -455,20 +509,21 @@ def _saved_format(folder: Path) -> PromptFormat | None:
         try:
             if path.stat().st_size > _LONGEST_SETTINGS:
                 raise ValueError
-            settings = json.loads(path.read_text(encoding="utf-8"))
+            settings = _settings(folder)
             opening, closing = settings["tag_words"]
             words = tuple(settings.get("scale", DEFAULT_SCALE.words))
             instruction, scoring = settings["instruction"], settings.get("scoring", "exact")
             plain = all(len(word) <= _LONGEST_WORD and not _HIDDEN.search(word) for word in (opening, closing, *words))
             if not plain or len(words) > _MOST_LEVELS or _HIDDEN.search(re.sub(r"[\t\r\n]", "", instruction)):
                 raise ValueError
-            if scoring not in get_args(Scoring):
+            if scoring not in get_args(Scoring) or settings.get("unit", "sentence") not in get_args(Unit):
                 raise ValueError
             grounding = _saved_grounding(settings.get("grounding"))
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise LovecError(
                 f'{path} is broken, expected {{"instruction": text, "tag_words": [text, text]}}, and "scale": [text, '
-                f'...] where it is not 0 to 10, and "scoring": "prefix" where first tokens are scored, with at most '
+                f'...] where it is not 0 to 10, "scoring": "prefix" where first tokens are scored, and "unit": '
+                f'"clause" where it was trained on clauses, with at most '
                 f"{_LONGEST_SETTINGS} bytes, {_LONGEST_WORD} characters per word and {_MOST_LEVELS} levels, and "
                 "without control characters; write it anew, or delete it"
             ) from None

@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,8 @@ class TextTagger(SessionTagger):
             at or below the threshold of that guarantee are left out as well. ``lovec calibrate --keep_factual`` makes
             the threshold. None asks for no guarantee.
         unit: what gets a confidence in a given text: its sentences, or the clauses inside them ("clause"); then
-            ``meta["sentence_confidences"]`` has those of the sentences.
+            ``meta["sentence_confidences"]`` has those of the sentences. A warning says that the model was trained on
+            the other.
         revise: whether the sentences that are not kept are left out of a text to pass on ("drop") or worded in it as
             uncertain ("hedge"), see ``lovec.tagging.revise``; ``meta["revised"]`` is that text, all sentences stay in
             the record, and ``revision`` says what became of each. None makes no such text.
@@ -111,6 +113,8 @@ class TextTagger(SessionTagger):
     ) -> None:
         served = session.served if readout is None else ServedConfidence()
         super().__init__(session, served, min_confidence, keep_factual, unit, revise, hedge_phrase)
+        if (problem := session.unit_problem(unit)) is not None:
+            _warn_once(problem)
         engine, encoder = session.engine, session.encoder
         self.readout = readout
         calibrations = {mode: self.served.calibration(mode) for mode in (ITERATIVE, FREE_FORM)}
@@ -528,6 +532,12 @@ def question_notices(topics: Mapping[str, tuple[str, str]], default: str | None,
         yield f"{len(topics) - _MOST_NOTICES} texts more are taken to be about what their titles say"
     if default is not None:
         yield f'taken to answer "{default}"; scores are better where the text is named: {option}'
+
+
+@cache
+def _warn_once(problem: str) -> None:
+    """Log a warning once, since a tagger is made for every call of `tag`."""
+    log.warning("%s", problem)
 
 
 def _with_cut_off(record: Record) -> Record:

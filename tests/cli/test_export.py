@@ -95,7 +95,7 @@ def test_an_export_keeps_instruction_and_tags(run: Path, tmp_path: Path) -> None
     adapter.mkdir()
     for file in (run / "adapter").iterdir():
         (adapter / file.name).write_bytes(file.read_bytes())
-    settings = {"instruction": "Be sure.", "tag_words": ["<c>", "</c>"]}
+    settings = {"instruction": "Be sure.", "tag_words": ["<c>", "</c>"], "unit": "clause"}
     (adapter / "lovec.json").write_text(json.dumps(settings))
     for flags in ([], ["--merged"]):
         out = tmp_path / f"out{len(flags)}"
@@ -104,6 +104,7 @@ def test_an_export_keeps_instruction_and_tags(run: Path, tmp_path: Path) -> None
         with opened as session:
             assert session.encoder.instruction == "Be sure."
             assert session.encoder.tags.open == "<c>"
+            assert session.unit == "clause"
         assert "`<c> X </c>`" in (out / "README.md").read_text()
 
 

@@ -442,7 +442,7 @@ def test_wrong_scores_are_on_the_scale_of_the_module(tmp_path):
     assert {score for pair in pairs for score in pair.rejected} == {0, 1, 2}
 
 
-@pytest.mark.parametrize("name", ["Demonstrations", "Preferences", "FActScore", "World"])
+@pytest.mark.parametrize("name", ["Demonstrations", "Preferences", "FActScore", "HaluEval", "World"])
 def test_command_line_knows_every_option(name):
     parser = ArgumentParser(exit_on_error=False)
     parser.add_subclass_arguments(RecordsDataModule, "data")
@@ -513,6 +513,11 @@ def test_clauses_of_world_answers_have_labels_of_their_own(invented):
             truths = [clause.factuality for clause in own]
             assert min(truths) <= sentence.factuality + 0.05 <= max(truths) + 0.1
     assert any(clause.part_of == 0 for clause in data.load("train")[0].sentences[1:])
+    for unit in ("sentence", "clause"):
+        trained = World(samples=0, unit=unit)
+        assert trained.trained_unit() == "sentence"  # nothing is set up
+        trained.setup("fit")
+        assert trained.trained_unit() == unit
 
 
 def test_answers_with_tags_of_the_untrained_model_are_not_learned_from(tmp_path, monkeypatch):

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from lovec.datamodules import FActScore
-from lovec.datasets.factscore import fact_places, read_factscore
+from lovec.datasets.factscore import read_factscore
+from lovec.datasets.places import fact_places
 from lovec.types import LovecError, Sentence, to_rating
 
 FILE = Path(__file__).parents[3] / "shared" / "data" / "factscore_labeled" / "ChatGPT.jsonl"

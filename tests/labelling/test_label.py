@@ -319,7 +319,7 @@ def test_a_data_set_of_the_user_is_tested_on_and_labelled(here):
 
 
 def test_every_data_set_of_lovec_can_be_labelled():
-    names = ["Atlas", "Bios", "FActScore", "PopQA", "TriviaQA", "WikiBio", "WildHallu", "World"]
+    names = ["Atlas", "Bios", "FActScore", "HaluEval", "PopQA", "TriviaQA", "WikiBio", "WildHallu", "World"]
     assert sorted(data_sets()) == names
     source = open_data_set("World", split="validation", variant="world-small")
     assert len(list(source.records(0))) == 40 and len(list(source.records(38))) == 2 and not source.answered

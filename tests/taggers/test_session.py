@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,15 @@ from lovec.modules import SFT
 from lovec.serving.served import SessionModel
 from lovec.taggers import FreeFormTagger, IterativeTagger, open_session
 from lovec.taggers.freeform import AnswerReader, read_answer
-from lovec.taggers.session import SETTINGS, adapter_folder, base_model, prompt_format, settings_file
+from lovec.taggers.session import (
+    SETTINGS,
+    adapter_folder,
+    base_model,
+    prompt_format,
+    settings_file,
+    trained_unit,
+)
+from lovec.tagging import TextTagger
 from lovec.tags import DEFAULT_TAGS, TagFormat
 from lovec.tiny import build_tiny
 from lovec.types import DEFAULT_SCALE, Completion, LovecError, Record, Sampling, Scale, Sentence
@@ -64,6 +73,65 @@ def test_what_is_scored_is_saved_with_an_adapter(model: str, tmp_path: Path) -> 
     assert "scoring" not in json.loads(settings_file(whole)[SETTINGS])
 
 
+def test_the_unit_of_training_is_saved_where_it_is_not_sentences(model: str, tmp_path: Path) -> None:
+    saved = Path(save(tmp_path / "saved", model, "Rate.", DEFAULT_TAGS))
+    assert trained_unit(str(saved)) == "sentence" and "unit" not in json.loads((saved / SETTINGS).read_text())
+    encoder = Encoder(AutoTokenizer.from_pretrained(model))
+    (saved / SETTINGS).write_text(settings_file(encoder, unit="clause")[SETTINGS])
+    assert trained_unit(str(saved)) == "clause"
+    assert trained_unit(str(tmp_path)) is None  # nothing says that anything was trained
+
+
+class Clauses(Rows):
+    """Rows whose sentences are clauses."""
+
+    def load(self, split: str) -> list[Record]:
+        return [
+            replace(record, sentences=tuple(replace(s, part_of=0) for s in record.sentences))
+            for record in super().load(split)
+        ]
+
+
+def test_a_training_on_clauses_says_so_beside_its_adapter(model: str, tmp_path: Path) -> None:
+    for name, data in (("sentence", Rows()), ("clause", Clauses())):
+        trainer(tmp_path / name).fit(module(SFT, model), data)
+        assert trained_unit(str(tmp_path / name / "adapter")) == name
+
+
+@pytest.mark.parametrize(
+    ("trained", "asked", "said"),
+    [
+        ("sentence", "clause", "the adapter in {} was trained on sentences, and is asked at clauses"),
+        ("clause", "sentence", "the adapter in {} was trained on clauses, and is asked at whole sentences"),
+        ("clause", "clause", ""),
+        ("sentence", "sentence", ""),
+    ],
+)
+def test_who_asks_an_adapter_at_other_units_is_warned(
+    model: str,
+    adapter: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    trained: Any,
+    asked: Any,
+    said: str | None,
+) -> None:
+    copy = tmp_path / "adapter"
+    shutil.copytree(adapter, copy)
+    encoder = Encoder(AutoTokenizer.from_pretrained(model))
+    (copy / SETTINGS).write_text(settings_file(encoder, unit=trained)[SETTINGS])
+    with open_session(model, str(copy)) as session:
+        TextTagger(session, unit=asked)
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == bool(said)
+    assert "".join(lines).startswith(said.format(copy)) and "\n" not in "".join(lines)
+
+
+def test_a_model_that_nothing_was_trained_on_is_asked_at_any_unit(model: str) -> None:
+    with open_session(model) as session:
+        assert session.unit is None and session.unit_problem("clause") is None
+
+
 def test_a_saved_instruction_goes_with_its_scale_only(model: str, tmp_path: Path) -> None:
     saved = save(tmp_path / "saved", model, "Say no, perhaps or yes.", TagFormat("<c>", "</c>", WORDS))
     assert prompt_format(saved, scale=["no", "perhaps", "yes"])[0] == "Say no, perhaps or yes."
@@ -83,6 +151,7 @@ def test_a_saved_instruction_goes_with_its_scale_only(model: str, tmp_path: Path
         '{"instruction": "x", "tag_words": ["<c>"]}',
         '{"instruction": "x", "tag_words": ["<c>", "</c>"], "scale": 7}',
         '{"instruction": "x", "tag_words": ["<c>", "</c>"], "scoring": "first"}',
+        '{"instruction": "x", "tag_words": ["<c>", "</c>"], "unit": "word"}',
         '{"instruction": "x", "tag_words": ["<c>", "</c>"], "grounding": {"text": "no place", "tokens": 9}}',
         '{"instruction": "x", "tag_words": ["<c>", "</c>"], "grounding": {"text": "{evidence}", "tokens": 0}}',
         '{"instruction": "x", "tag_words": ["<c>", "</c>"], "grounding": {"text": "\\u001b{evidence}", "tokens": 9}}',

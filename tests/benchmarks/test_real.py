@@ -446,7 +446,7 @@ def test_readme_has_what_was_run(tmp_path, monkeypatch):
         text = copy.read_text()
         assert "old" not in text and text.startswith("a\n") and text.endswith(f"{pages.END}\nb\n")
         assert "\n| SFT | 21.0 | 5.0 | - |\n" in text and "isotonic" not in text
-        fewer = "1 for Best constant, LUQ, whose intervals leave out variation between seeds"
+        fewer = "1 for Best constant, LUQ; their intervals leave out variation between seeds"
         assert f"2 seeds ({fewer}), 60 test sentences. 2026-11-25, commit abc, torch 2; a machine." in text
     drawn = (tmp_path / "p.svg").read_text()
     assert "DPO" in drawn and "inhabitants" in drawn
@@ -464,7 +464,8 @@ def test_order_has_a_column_where_claims_are_known():
 
 def test_folds_are_named_and_people_s_sets_have_their_titles():
     text = pages.page(small("bios", "Bios"))
-    assert "\n## Bios\n" in text and "2 of 5 folds by person, 120 test sentences." in text
+    fewer = "1 for Best constant, LUQ; compare them with others on the same folds"
+    assert "\n## Bios\n" in text and f"2 of 5 folds by person ({fewer}), 120 test sentences." in text
     assert "\n## Trained on Bios, tested on WikiBio\n" in pages.page(small("bios:wikibio", "WikiBio"))
 
 

@@ -83,63 +83,39 @@ class CachedRows:
             part.keep(torch.tensor(places, dtype=torch.long), torch.tensor(moved, dtype=torch.long), count)
         return order
 
-    def extend(
-        self,
-        new: Sequence[Sequence[int]],
-        tree: ChoiceTree = NO_CHOICES,
-        inner: Sequence[Sequence[int]] | None = None,
-    ) -> Tensor:
+    def extend(self, new: Sequence[Sequence[int]], tree: ChoiceTree = NO_CHOICES) -> Tensor:
         """Append tokens to every row, and compute the logits after them and after the nodes of a tree of choices.
 
         The nodes run in the same forward pass, as a continuation of every row, and are dropped afterwards, but for
-        those that all choices begin with: what follows a row most often is one of the choices. Choices can also follow
-        beginnings of a row. Such a branch is a copy of the beginning's last token, which sees what that one sees, and
-        the nodes behind it; nothing else sees them.
+        those that all choices begin with: what follows a row most often is one of the choices.
 
         Args:
             new: tokens to append to each row, padded on the left here. A row may get none; its logits then mean
                 nothing.
             tree: the choices.
-            inner: lengths of the beginnings of each row that choices follow as well, each at least 1; None is none.
 
         Returns:
-            Logits after the last token of every row and after every node, and likewise after its beginnings, at most K
-            of them: [B, (1 + K) * (1 + nodes), vocabulary]. Where a row has fewer, the last ones mean nothing.
+            Logits after the last token of every row and after every node: [B, 1 + nodes, vocabulary].
         """
         width, nodes, device = max(map(len, new)), len(tree.ids), self.model.device
-        inner = [()] * len(new) if inner is None else inner
-        most = max(map(len, inner))
-        tokens, positions, reaches = [], [], []  # a token sees positions up to its reach
-        for row, more, lengths in zip(self.ids, new, inner, strict=True):
-            ids, pad = [*row, *more], width - len(more)
-            places = [-1] * pad + list(range(len(row), len(ids))) + [len(ids) + depth - 1 for depth in tree.depths]
-            reach = list(places)
-            row_tokens = [0] * pad + list(more) + tree.ids
-            for length in lengths:
-                row_tokens += [ids[length - 1], *tree.ids]
-                places += [length - 1, *(length + depth - 1 for depth in tree.depths)]
-                reach += [length - 2, *[length - 1] * nodes]
-            rest = (most - len(lengths)) * (1 + nodes)
-            tokens.append(row_tokens + [0] * rest)
-            positions.append(places + [-1] * rest)
-            reaches.append(reach + [-1] * rest)
+        tokens, positions = [], []
+        for row, more in zip(self.ids, new, strict=True):
+            end, pad = len(row) + len(more), width - len(more)
+            tokens.append([0] * pad + list(more) + tree.ids)
+            positions.append([-1] * pad + list(range(len(row), end)) + [end + depth - 1 for depth in tree.depths])
         beginning = tuple(tree.ids[: tree.shared])
         self.ids = [row + tuple(more) + beginning for row, more in zip(self.ids, new, strict=True)]
         query_positions = torch.tensor(positions, device=device)
-        reach_positions = torch.tensor(reaches, device=device)
         key_positions = self._slots.append(query_positions)
-        visible = (key_positions[:, None, :] >= 0) & (key_positions[:, None, :] <= reach_positions[:, :, None])
-        own = visible[:, :, -query_positions.shape[1] :]  # of the new tokens among each other
-        own[:, :, width + nodes :] = False
-        for start in range(width, own.shape[1], 1 + nodes) if nodes else ():
-            own[:, start : start + nodes, start : start + nodes] = tree.ancestors.to(device)
+        visible = (key_positions[:, None, :] >= 0) & (key_positions[:, None, :] <= query_positions[:, :, None])
+        if nodes:
+            visible[:, width:, -nodes:] = tree.ancestors.to(device)
         # Every token sees itself, padding too: a row of a mask that allows nothing would give NaN.
-        own.diagonal(dim1=1, dim2=2).fill_(True)
+        visible[:, :, -(width + nodes) :].diagonal(dim1=1, dim2=2).fill_(True)
         token_ids = torch.tensor(tokens, device=device)
-        branches = (1 + most) * (1 + nodes)
-        logits = self._forward(token_ids, query_positions, key_positions, visible, keep=branches)
+        logits = self._forward(token_ids, query_positions, key_positions, visible, keep=1 + nodes)
         for part in (self._slots, *self._cache.parts):
-            part.crop(branches - 1 - tree.shared)
+            part.crop(nodes - tree.shared)
         self._lengths = torch.tensor([len(row) for row in self.ids], device=device)
         return logits
 

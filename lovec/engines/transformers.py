@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from itertools import pairwise
@@ -25,9 +25,6 @@ from lovec.types import Completion, LovecError, OnToken, Sampling, TokenScores
 MIN_SHARED = 32
 """A prefix that several contexts share is computed once for all if it saves each of them at least this many tokens."""
 
-_MOST_INNER = 4
-"""The most contexts that are scored within the row of a longer one: the logits of all of them are in memory at once."""
-
 
 @checked()
 class TransformersEngine:
@@ -45,11 +42,9 @@ class TransformersEngine:
             tokens and the tokens of choices are not counted.
         max_rows: as given. Calls of ``score`` that build on each other should have no more contexts than this.
         shares_model: True.
-        scores_beginnings: True; a context that another one of a call begins with takes no forward pass of its own.
     """
 
     shares_model = True
-    scores_beginnings = True
 
     def __init__(self, max_rows: Count = 64) -> None:
         self.max_rows = max_rows
@@ -124,8 +119,8 @@ class TransformersEngine:
 
         Log-softmax values are float32, their sums float64. A context, or the beginning of one, that was part of the
         previous call is not computed again, as long as that call had no more than ``max_rows`` contexts and the
-        weights are the same. Long beginnings that contexts of one call share are computed once, and a context that
-        another one begins with is scored on its way. A call without contexts frees the cache.
+        weights are the same. Long beginnings that contexts of one call share are computed once. A call without
+        contexts frees the cache.
 
         Args:
             contexts: token ids of each context, at least one.
@@ -168,16 +163,18 @@ class TransformersEngine:
         first: dict[tuple[int, ...], int] = {}
         for text, start in zip(texts, starts, strict=True):
             first[text] = min(start, first.get(text, start))
-        order = _nested(sorted(first))
+        order = sorted(first)
         found: dict[tuple[int, ...], TokenScores] = {}
         many = len(order) > self.max_rows  # of fewer, what is done around this tells how far it is
         with self._eval_mode(), doing("scoring", len(order), "texts") if many else nullcontext() as scoring:
             for begin in range(0, len(order), self.max_rows):
                 chunk = order[begin : begin + self.max_rows]
                 kept = kept or self._empty_rows()
-                for text, scores in self._scored(kept, chunk, tree, first, top):
-                    self._refuse_nan([*scores.logps, *scores.choices])
-                    found[text] = scores
+                logits, scores = self._prefill(kept, chunk, tree, [first[text] for text in chunk], top)
+                sums = tree.logps(logits).tolist() if tree.longest else [[]] * len(chunk)
+                for text, tokens, choice_logps in zip(chunk, scores, sums, strict=True):
+                    self._refuse_nan([*tokens.logps, *choice_logps])
+                    found[text] = replace(tokens, choices=tuple(choice_logps))
                 if scoring is not None:
                     scoring.advance(len(chunk))
         if order:
@@ -280,47 +277,8 @@ class TransformersEngine:
             for i, p, w in zip(ids, logps, watched, strict=True)
         ]
 
-    def _scored(
-        self,
-        rows: CachedRows,
-        chunk: list[list[tuple[int, ...]]],
-        tree: ChoiceTree,
-        starts: Mapping[tuple[int, ...], int],
-        top: int,
-    ) -> Iterator[tuple[tuple[int, ...], TokenScores]]:
-        """Turn cached rows into the last contexts of ``chunk``, and yield every context of it with its scores.
-
-        Args:
-            rows: the cached rows.
-            chunk: for every row, contexts that each begin with the one before, see ``_nested``.
-            tree: the choices.
-            starts: index of the first token of each context whose log-probability is asked for.
-            top: number of the most probable tokens to return for every place.
-        """
-        contexts = [texts[-1] for texts in chunk]
-        firsts = [
-            min((starts[text] for text in texts if starts[text] < len(text)), default=len(texts[-1])) for texts in chunk
-        ]
-        inner = [[len(text) for text in texts[:-1]] for texts in chunk] if tree.longest else None
-        logits, scores = self._prefill(rows, contexts, tree, firsts, top, inner)
-        nodes, count = 1 + len(tree.ids), logits.shape[1] // (1 + len(tree.ids))
-        places = logits.reshape(len(chunk) * count, nodes, logits.shape[-1])
-        sums = tree.logps(places).reshape(len(chunk), count, -1).tolist() if tree.longest else None
-        for row, (texts, begin, tokens) in enumerate(zip(chunk, firsts, scores, strict=True)):
-            for at, text in enumerate(texts, 1):
-                own = slice(starts[text] - begin, len(text) - begin) if starts[text] < len(text) else slice(0)
-                # The last context of a row comes first.
-                choices = () if sums is None else tuple(sums[row][at % len(texts)])
-                yield text, TokenScores(tokens.logps[own], tokens.top[own], choices)
-
     def _prefill(
-        self,
-        rows: CachedRows,
-        contexts: list[tuple[int, ...]],
-        tree: ChoiceTree,
-        starts: list[int],
-        top: int = 0,
-        inner: Sequence[Sequence[int]] | None = None,
+        self, rows: CachedRows, contexts: list[tuple[int, ...]], tree: ChoiceTree, starts: list[int], top: int = 0
     ) -> tuple[Tensor, list[TokenScores]]:
         """Turn cached rows into ``contexts`` (sorted, no two equal), computing only the tokens that are not cached.
 
@@ -330,11 +288,10 @@ class TransformersEngine:
             tree: choices to compute logits for.
             starts: index of the first token of each context whose log-probability is asked for.
             top: number of the most probable tokens to return for every place.
-            inner: lengths of the beginnings of each context that choices follow as well; None is none.
 
         Returns:
-            Logits after every context and its beginnings, see ``CachedRows.extend``, and the log-probabilities of
-            tokens.
+            Logits after every context and after the nodes of the tree, [contexts, 1 + nodes, vocabulary], and the
+            log-probabilities of tokens.
         """
         matches = _match(rows.ids, contexts)
         for stage in _stages(contexts, [length for _, length in matches]):
@@ -343,11 +300,11 @@ class TransformersEngine:
         matches = _match(rows.ids, contexts)
         last = [(row, min(length, start - 1)) for start, (row, length) in zip(starts, matches, strict=True)]
         if all(start == len(context) for start, context in zip(starts, contexts, strict=True)):
-            return self._advance(rows, contexts, last, tree, inner), [TokenScores(())] * len(contexts)
+            return self._advance(rows, contexts, last, tree), [TokenScores(())] * len(contexts)
         with outputs_of([self._model.get_decoder()], lambda states: states) as outputs:
-            logits = self._advance(rows, contexts, last, tree, inner)
+            logits = self._advance(rows, contexts, last, tree)
         [states] = outputs
-        width = states.shape[1] - logits.shape[1] + 1  # new tokens stand before the nodes, padded on the left
+        width = states.shape[1] - len(tree.ids)  # new tokens stand before the nodes, padded on the left
         found = []
         for row, (context, start) in enumerate(zip(contexts, starts, strict=True)):
             before = states[row, width - len(context) + start - 1 : width - 1]
@@ -360,7 +317,6 @@ class TransformersEngine:
         contexts: list[tuple[int, ...]],
         matches: list[tuple[int, int]],
         tree: ChoiceTree = NO_CHOICES,
-        inner: Sequence[Sequence[int]] | None = None,
     ) -> Tensor:
         """Run one forward pass that turns ``rows`` into ``contexts``.
 
@@ -369,11 +325,10 @@ class TransformersEngine:
             contexts: token ids of each context.
             matches: for each context, a row and the number of its first tokens that the context begins with.
             tree: choices to compute logits for.
-            inner: lengths of the beginnings of each context that choices follow as well; None is none.
         """
         rows.select([row for row, _ in matches], [length for _, length in matches])
         new = [context[length:] for context, (_, length) in zip(contexts, matches, strict=True)]
-        logits = rows.extend(new, tree, inner)
+        logits = rows.extend(new, tree)
         self.prefill_tokens += sum(map(len, new))
         return logits
 
@@ -474,21 +429,6 @@ def _shared(a: tuple[int, ...], b: tuple[int, ...]) -> int:
     if a[:end] == b[:end]:
         return end
     return next(i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y)
-
-
-def _nested(contexts: list[tuple[int, ...]]) -> list[list[tuple[int, ...]]]:
-    """Group contexts (sorted, no two equal) into rows, in which each begins with the one before.
-
-    Returns:
-        The rows, sorted by their last contexts, of at most ``1 + _MOST_INNER`` contexts each.
-    """
-    rows: list[list[tuple[int, ...]]] = []
-    for context in contexts:
-        if rows and len(rows[-1]) <= _MOST_INNER and context[: len(rows[-1][-1])] == rows[-1][-1]:
-            rows[-1].append(context)
-        else:
-            rows.append([context])
-    return rows
 
 
 def _match(cached: list[tuple[int, ...]], contexts: list[tuple[int, ...]]) -> list[tuple[int, int]]:

@@ -22,7 +22,6 @@ from lovec.taggers.scoring import (
     next_item,
     read_out,
     score_requests,
-    scores_beginnings,
 )
 from lovec.types import Engine, Readout, Record, Sentence
 
@@ -139,10 +138,7 @@ class IterativeTagger:
                 yield ScoredSentence(number, len(done[number]) - 1, sentence)
 
         size = self.engine.max_rows, self.engine.context_length
-        guesses = scores_beginnings(self.engine)
-        requests = score_requests(
-            self.encoder, list(passages.values()), *size, self.history, self.likelihoods, guesses=guesses
-        )
+        requests = score_requests(self.encoder, list(passages.values()), *size, self.history, self.likelihoods)
         request: ScoreRequest | None = next_item(requests)
         while request is not None:
             advanced = request.passages

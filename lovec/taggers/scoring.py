@@ -4,10 +4,6 @@ The passages advance together, one sentence at a time. The context of a sentence
 before it (or with the prompt), so an engine that keeps its KV cache computes the tokens of a passage only once, however
 many sentences it has. A passage longer than the model's context is scored with a sliding window of whole sentences, see
 ``score_passages``.
-
-The score of a sentence stands in the context of the next one. A passage that is scored alone asks for two sentences at
-once: the second one with a guess of the first one's score. Most of the cost of a forward pass of few tokens is reading
-the weights, so a guess that comes true, which is then exactly the context to score, saves nearly a whole one.
 """
 
 from __future__ import annotations
@@ -29,9 +25,6 @@ if TYPE_CHECKING:
 
 History: TypeAlias = Literal["scores", "hidden", "previous"]
 """What the context of a sentence contains of the sentences before it, see ``IterativeTagger``."""
-
-_FEW = 2
-"""The most passages scored together for which guesses pay: with more, wrong ones cost what the others save."""
 
 T = TypeVar("T")
 
@@ -139,7 +132,6 @@ class Passage:
     _begin: int = 0  # the step that `_past` begins with
     _is_cut: bool = False
     _head: list[int] = field(default_factory=list)  # the end of the last context: its sentence and opening tag word
-    _expected: int | None = None  # what the score of the next step is expected to be
 
     def next_context(self, encoder: Encoder, history: History, room: int | None) -> list[int] | None:
         """Return the ids up to the opening tag word of the next sentence to score; None at the end of the passage.
@@ -181,33 +173,6 @@ class Passage:
             self.advance(encoder, history, None)
         return None
 
-    def guess(self, encoder: Encoder, context: Sequence[int], room: int | None) -> tuple[list[int], list[int]] | None:
-        """Guess the context of the sentence after the next one, where contexts contain scores.
-
-        Args:
-            encoder: encodes the steps.
-            context: that of the next sentence.
-            room: length of the model's context in tokens; None is no limit.
-
-        Returns:
-            The ids, and their end, which is the sentence and its opening tag word. None where there is no such
-            sentence, nothing to expect the score from, or no room.
-        """
-        at = len(self.logps)
-        score = self.steps[at].score
-        if score is None:
-            score = self._expected
-        if score is None or at + 1 == len(self.steps) or self.steps[at + 1].literal:
-            return None
-        head = encoder.head(self.steps[at + 1].text, first=False)
-        ids = [*context, *encoder.tails[score], *head]
-        fits = room is None or len(ids) + max(map(len, encoder.tails)) <= room
-        return (ids, head) if fits else None
-
-    def expect(self, logps: Sequence[float]) -> None:
-        """Expect the score of the next step to be the most probable one of these log-probabilities."""
-        self._expected = most_probable(logps)  # not `choose`, which may draw
-
     def steps_behind(self, context: Sequence[int]) -> Steps:
         """Return what the model wrote behind a context, see ``lovec.written.steps_behind``."""
         return steps_behind(context, self.prompt, self.ids, self.watched)
@@ -225,7 +190,6 @@ class Passage:
         self.logps.append(logps)
         self.token_logps.append(token_logps)
         self.chosen.append(self.choose(logps) if step.score is None and logps is not None else step.score)
-        self._expected = self.chosen[-1]
         if history == "previous":
             self._begin, self._past = at, []
         self._past += self._ids(at, at == self._begin, encoder, history)
@@ -256,8 +220,8 @@ def score_passages(engine: Engine, encoder: Encoder, passages: Sequence[Passage]
     A passage may be longer than the model's context. Where a sentence does not fit any more, the oldest sentences leave
     the context, whole and with their scores, until those that stay take at most half of the room behind the prompt.
     From there on the context is that of a passage which begins with the oldest of them. So the tokens computed for a
-    passage are at most about twice its own, whatever its length, and those of guesses that were wrong (see the head of
-    this module). A sentence that does not even fit directly behind the prompt gets no scores and a problem.
+    passage are at most about twice its own, whatever its length. A sentence that does not even fit directly behind the
+    prompt gets no scores and a problem.
 
     Args:
         engine: scores contexts. ``max_rows`` passages are scored together; ``context_length`` is the room of a context
@@ -266,16 +230,9 @@ def score_passages(engine: Engine, encoder: Encoder, passages: Sequence[Passage]
         passages: the passages to score; those with equally many sentences are scored together.
         history: what a context contains of earlier sentences, see ``IterativeTagger``.
     """
-    guesses = scores_beginnings(engine)
-    room = engine.context_length
-    requests: Requests[Any] = score_requests(encoder, passages, engine.max_rows, room, history, guesses=guesses)
+    requests: Requests[Any] = score_requests(encoder, passages, engine.max_rows, engine.context_length, history)
     for _ in answered(requests, engine, encoder.choices):  # nothing but requests
         pass
-
-
-def scores_beginnings(engine: Engine) -> bool:
-    """Return whether a context that another one begins with takes an engine no forward pass of its own."""
-    return bool(getattr(engine, "scores_beginnings", False))
 
 
 def next_item(requests: Requests[T], scores: Sequence[TokenScores] | None = None) -> ScoreRequest | T | None:
@@ -337,7 +294,6 @@ def score_requests(
     room: int | None,
     history: History = "scores",
     likelihoods: bool = False,
-    guesses: bool = False,
 ) -> Generator[ScoreRequest, Sequence[TokenScores] | None, None]:
     """Do the work of ``score_passages``, with the engine left to the caller, see ``Requests``.
 
@@ -348,28 +304,19 @@ def score_requests(
         room: length of the model's context in tokens; None is no limit.
         history: what a context contains of earlier sentences.
         likelihoods: whether to ask for the log-probabilities of the tokens of every sentence, too.
-        guesses: whether to ask for two sentences of a passage at once where few are scored together.
     """
-    guesses = guesses and history == "scores"
     order = sorted(passages, key=lambda passage: len(passage.steps))
     with doing("scoring", sum(len(passage.steps) for passage in passages), "sentences") as scoring:
         for start in range(0, len(order), rows):
             group = order[start : start + rows]
             while due := [(p, ids) for p in group if (ids := p.next_context(encoder, history, room)) is not None]:
-                asked = [(passage, ids, passage._head) for passage, ids in due]
-                if guesses and len(due) <= _FEW:
-                    asked += [(p, *guess) for p, ids in due if (guess := p.guess(encoder, ids, room)) is not None]
-                starts = [len(ids) - len(head) for _, ids, head in asked] if likelihoods else None
-                results = yield ScoreRequest([ids for _, ids, _ in asked], starts, [passage for passage, *_ in asked])
+                starts = [len(ids) - len(passage._head) for passage, ids in due] if likelihoods else None
+                results = yield ScoreRequest([ids for _, ids in due], starts, [passage for passage, _ in due])
                 assert results is not None
-                for number, ((passage, ids, head), found) in enumerate(zip(asked, results, strict=True)):
-                    logps = list(found.choices)
-                    if number >= len(due) and passage.next_context(encoder, history, room) != ids:
-                        passage.expect(logps)  # a guess that was wrong: its scores are of another context, but near
-                        continue
-                    tokens = found.logps[: encoder.sentence_tokens(head)] if likelihoods else None
-                    passage.advance(encoder, history, logps, tokens)
-                    scoring.advance()
+                for (passage, _), found in zip(due, results, strict=True):
+                    tokens = found.logps[: encoder.sentence_tokens(passage._head)] if likelihoods else None
+                    passage.advance(encoder, history, list(found.choices), tokens)
+                scoring.advance(len(due))
     if long := [passage.name for passage in order if passage.problems]:
         log.warning(
             "%d of %d answers are longer than the model's context; of what comes before a sentence it holds only the "

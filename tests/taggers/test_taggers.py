@@ -15,7 +15,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lovec.encoding import Encoder
 from lovec.engines import TransformersEngine
-from lovec.engines.kv import CachedRows
 from lovec.taggers import FreeFormTagger, IterativeTagger
 from lovec.taggers.freeform import read_answer
 from lovec.taggers.scoring import with_score
@@ -162,8 +161,7 @@ def test_a_text_of_another_turn_is_scored_where_it_is_repeated(
         else:
             prompt += parts[0] + assistant + parts[1] + user + parts[2] + assistant
         expected += contexts(prompt, texts, scores, "scores")
-    # What else was asked about has a guess of a score that did not come true.
-    assert set(expected) <= set(map(llama.encoder.tokenizer.decode, seen))
+    assert sorted(map(llama.encoder.tokenizer.decode, seen)) == sorted(expected)
 
 
 def test_the_mean_readout_changes_the_confidence_only(llama: Setup) -> None:
@@ -221,32 +219,6 @@ def test_a_passage_is_prefilled_once(tmp_path: Path) -> None:
             ids = ids + encoder.tails[sentence.score]
     assert engine.prefill_tokens <= once
     assert again >= 5 * engine.prefill_tokens
-
-
-@pytest.mark.parametrize("likelihoods", [False, True])
-def test_guessed_scores_save_forward_passes_and_change_nothing(
-    llama: Setup, likelihoods: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    records = [passage("a", [3 + j % 4 for j in range(12)]), passage("b", [5, 4, 6])]
-    passes: list[int] = []
-    extend = CachedRows.extend
-    monkeypatch.setattr(CachedRows, "extend", lambda rows, *given: (passes.append(1), extend(rows, *given))[1])
-    found = []
-    for guesses in (False, True):
-        engine = llama.engine()
-        monkeypatch.setattr(engine, "scores_beginnings", guesses)
-        passes.clear()
-        found.append(
-            (IterativeTagger(engine, llama.encoder, "mean", likelihoods=likelihoods).tag(records), len(passes))
-        )
-    (plain, every), (guessed, fewer) = found
-    assert every >= 12 > fewer
-    for one, other in zip(plain, guessed, strict=True):
-        for s, t in zip(one.sentences, other.sentences, strict=True):
-            assert (s.text, s.score) == (t.text, t.score)
-            assert s.confidence == pytest.approx(t.confidence, abs=1e-5)
-            assert s.distribution == pytest.approx(t.distribution, abs=1e-5)
-            assert s.token_logps == (None if not likelihoods else pytest.approx(t.token_logps, abs=1e-4))
 
 
 def test_the_cache_is_freed_afterwards(llama: Setup) -> None:

@@ -27,7 +27,7 @@ import torch
 import yaml
 from common import ROOT, page_options, provenance, run_for_page, run_lovec, versions_text
 from grounded_atlas import values_of, with_article
-from grounded_baselines import cross_fitted, read_by_baselines
+from grounded_baselines import cross_fitted, read_by_baselines, tag_in_parts
 
 from lovec.datasets.jsonl import write_records
 from lovec.metrics.bootstrap import by_question
@@ -116,7 +116,8 @@ def measure(part: str, split: str, adapters: Mapping[str, str]) -> dict[str, Any
     rows, cells = [], []
     for name, adapter in adapters.items():
         with open_session(MODELS[part], adapter) as session:
-            tagged, fitted_on = _tagged(session, pairs), _tagged(session, held_out)
+            tagged = _tagged(session, pairs, f"{part}, {name}, {split}")
+            fitted_on = _tagged(session, held_out, f"{part}, {name}, validation")
         for truth, records in tagged.items():
             rows += [{"method": name, "truth": truth, "readout": r, **_scores(records, r)} for r in ("stated", "mean")]
             if held_out:
@@ -132,14 +133,14 @@ def measure(part: str, split: str, adapters: Mapping[str, str]) -> dict[str, Any
     return {"split": split, "answers": len(pairs), "constant_brier": constant, "rows": rows, "cells": cells}
 
 
-def _tagged(session: Session, pairs: Sequence[tuple[Record, Record]]) -> dict[str, list[Record]]:
+def _tagged(session: Session, pairs: Sequence[tuple[Record, Record]], name: str) -> dict[str, list[Record]]:
     """Return answers tagged without articles, and with them if the adapter takes any, by the truth of their labels."""
     from lovec.taggers import IterativeTagger
 
     tagger = IterativeTagger(session.engine, session.encoder)
-    found = {"knowledge": tagger.tag([plain for plain, _ in pairs])}
+    found = {"knowledge": tag_in_parts(tagger, [plain for plain, _ in pairs], f"{name}, by knowledge")}
     if session.encoder.grounding is not None:
-        found["source"] = tagger.tag([sourced for _, sourced in pairs])
+        found["source"] = tag_in_parts(tagger, [sourced for _, sourced in pairs], f"{name}, by source")
     return found
 
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 from random import Random
 
 from lovec.baselines import BaselineResources, Samples, SentenceLikelihood, SourceOverlap, Wording
-from lovec.baselines.base import with_confidences
+from lovec.baselines.base import Baseline, with_confidences
 from lovec.baselines.likelihood import gain_of
 from lovec.calibration import Isotonic
 from lovec.metrics.bootstrap import QuestionPairs
-from lovec.taggers import open_session
+from lovec.taggers import IterativeTagger, open_session
 from lovec.types import Record
 
 CONSTANT = "best constant"
@@ -21,7 +21,7 @@ PRECISION = "bfloat16"
 """Of the weights whose likelihoods are taken: half the time of float32, and likelihoods change by some 0.5 %."""
 FOLDS = 5
 """Number of parts of cross-fitting."""
-_AT_ONCE = 10  # answers between two lines that say how far it is
+_AT_ONCE = 8  # answers between two lines that say how far it is
 
 
 def read_by_baselines(model: str, records: Sequence[Record]) -> dict[str, list[Record]]:
@@ -35,11 +35,23 @@ def read_by_baselines(model: str, records: Sequence[Record]) -> dict[str, list[R
     with open_session(model, dtype=PRECISION) as session:
         for name, baseline in ((PLAIN, SentenceLikelihood()), (GIVEN, SentenceLikelihood(evidence="given"))):
             baseline.attach(BaselineResources(session.engine, session.encoder, Wording(), Samples()))
-            tagged[name] = []
-            for begin in range(0, len(records), _AT_ONCE):
-                tagged[name] += baseline.tag(records[begin : begin + _AT_ONCE])
-                print(f"{name}: {len(tagged[name])} of {len(records)} answers", flush=True)
+            tagged[name] = tag_in_parts(baseline, records, name)
     tagged[GAIN] = [with_confidences(a, _gains(a, b)) for a, b in zip(tagged[GIVEN], tagged[PLAIN], strict=True)]
+    return tagged
+
+
+def tag_in_parts(tagger: Baseline | IterativeTagger, records: Sequence[Record], name: str) -> list[Record]:
+    """Return tagged records, and say as they are tagged how many there are so far.
+
+    Args:
+        tagger: tags them.
+        records: the answers.
+        name: what the lines call it.
+    """
+    tagged: list[Record] = []
+    for begin in range(0, len(records), _AT_ONCE):
+        tagged += tagger.tag(records[begin : begin + _AT_ONCE])
+        print(f"{name}: {len(tagged)} of {len(records)} answers", flush=True)
     return tagged
 
 

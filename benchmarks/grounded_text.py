@@ -34,7 +34,7 @@ from common import (
     run_lovec,
     versions_text,
 )
-from grounded_baselines import CONSTANT, cross_fitted, read_by_baselines, without_evidence
+from grounded_baselines import CONSTANT, cross_fitted, read_by_baselines, tag_in_parts, without_evidence
 from real_data import FOLDS, fold_of, read_set, write_split
 
 from lovec.datasets.jsonl import read_records
@@ -55,7 +55,6 @@ TRUTHS = {"factcheck-gpt": ("true", "supported"), "wikibio": ("true",)}
 """What is labelled: whether a sentence is true, and how well the passages of its record support it."""
 TRAINED = "trained on WikiBio"
 MEASURED = ("baselines", "adapter", "trained")
-_AT_ONCE = 8  # answers between two lines that say how far it is
 
 
 def truths_of(record: Record) -> dict[str, list[float | None]]:
@@ -73,12 +72,10 @@ def tagged(adapter: Path, records: Sequence[Record], name: str) -> dict[str, dic
     with open_session(MODEL, str(adapter)) as session:
         tagger = IterativeTagger(session.engine, session.encoder)
         for truth, rows in (("by source", records), ("by knowledge", without_evidence(records))):
-            for begin in range(0, len(rows), _AT_ONCE):
-                for row in tagger.tag(rows[begin : begin + _AT_ONCE]):
-                    for readout in READOUTS:
-                        values = found.setdefault(f"{name}, {truth}, {readout}", {})
-                        values[row.id] = [confidence_of(sentence, readout) for sentence in row.sentences]
-                print(f"{name}, {truth}: {begin + _AT_ONCE} of {len(rows)} answers", flush=True)
+            for row in tag_in_parts(tagger, rows, f"{name}, {truth}"):
+                for readout in READOUTS:
+                    values = found.setdefault(f"{name}, {truth}, {readout}", {})
+                    values[row.id] = [confidence_of(sentence, readout) for sentence in row.sentences]
     return found
 
 

@@ -64,10 +64,9 @@ def test_replies_without_a_number_give_no_confidence(
 ) -> None:
     """The bare model answers this question in sentences of its own."""
     missing = by_api(url, tmp_path, "verbal").count(None)
-    assert (
-        missing and f"{counted(missing, 'sentence has', 'sentences have')} no confidence: " in caplog.text
+    assert missing
+    assert f"{counted(missing, 'sentence has', 'sentences have')} no confidence: " in caplog.text
     assert "the reply is '" in caplog.text and "expected 0 or 1" in caplog.text
-    )
 
 
 def test_a_proxy_answers_and_scores_texts_as_the_command_does(url: str, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 from common import ROOT, provenance, read_json, seeds_of, test_folder, world_text, write_json
 
 from lovec.cli.sweep import SweepRun, VariedOption, plan, sweep
-from lovec.results import read_results
+from lovec.metrics.results import read_results
 from lovec.types import ResultRow
 
 RESULTS = ROOT / "benchmarks" / "results" / "ablation.json"

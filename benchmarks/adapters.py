@@ -19,8 +19,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from lovec.cli import main as lovec
-from lovec.files import write_text
-from lovec.hub import SHIPPED
+from lovec.core.files import write_text
+from lovec.core.hub import SHIPPED
 from lovec.types import LovecError
 
 WEIGHTS, OPTIONS = "adapter_model.safetensors", "adapter_config.json"

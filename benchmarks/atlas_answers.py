@@ -20,13 +20,13 @@ from types import SimpleNamespace
 
 import atlas_drawing as drawing
 
+from lovec.core.imports import without_progress_bars
 from lovec.datasets.atlas import asking
 from lovec.datasets.atlas.facts import City, cities
 from lovec.datasets.atlas.shipped import SHIPPED, Part, stored_answers
 from lovec.engines import TransformersEngine
-from lovec.gguf import SMOLLM2, ensure_dequantised
-from lovec.imports import without_progress_bars
-from lovec.sentences import split_sentences
+from lovec.models.gguf import SMOLLM2, ensure_dequantised
+from lovec.text.sentences import split_sentences
 from lovec.types import Sampling
 
 CITIES, COUNTRIES = 600, 100

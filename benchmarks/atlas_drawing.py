@@ -13,6 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from lovec.core.files import atomic_file
 from lovec.datasets.atlas.asking import (
     CITY,
     CITY_QUESTION,
@@ -27,7 +28,6 @@ from lovec.datasets.atlas.facts import City, Country, cities, countries, folded
 from lovec.datasets.atlas.names import country_named
 from lovec.datasets.atlas.reading import read
 from lovec.datasets.atlas.shipped import Part
-from lovec.files import atomic_file
 
 _SKEW = 2.5  # a city's place in the order of population is N u ** 2.5 for a uniform u, which prefers large ones
 _MOST_OF_A_CLAIM = 45  # cities that the model places in one country

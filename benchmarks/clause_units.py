@@ -9,8 +9,8 @@ sentences because a fresh adapter learns little from clauses alone: on the valid
 correlation with the truths of clauses was 21 %, and that of the one trained on sentences, after as many steps, 50 %.
 Every adapter tags the test answers in its own units, and the one of sentences also tags clauses, which it was never
 trained on. At the level of clauses, a sentence lends its confidence to all of its clauses; at that of sentences, the
-confidences of clauses are joined (``lovec.clauses.joint_confidence``). The dependence in that rule is chosen on the
-validation answers: it has the lowest Brier score there for whether all clauses of a sentence are entirely true.
+confidences of clauses are joined (``lovec.text.clauses.joint_confidence``). The dependence in that rule is chosen on
+the validation answers: it has the lowest Brier score there for whether all clauses of a sentence are entirely true.
 
 Confidences are means of the distribution over scores, without calibration. Intervals are of a paired bootstrap over
 the questions, with the mean over the seeds in every draw. Runs that are in the folder of work already are not made
@@ -30,12 +30,12 @@ import torch
 from common import CALIBRATION, HEADINGS, ROOT, interval_text, interval_values, page_options, run_for_page, run_lovec
 from common import world_text as about
 
-from lovec.clauses import joint_confidence
 from lovec.datamodules import World
 from lovec.metrics.bootstrap import QuestionPairs, Resampled, mean_interval, resample
 from lovec.metrics.functional import brier_score
 from lovec.metrics.table import METRICS
 from lovec.taggers import IterativeTagger, open_session
+from lovec.text.clauses import joint_confidence
 from lovec.types import Record, Unit
 
 RESULTS = ROOT / "benchmarks" / "results" / "clause_units.json"

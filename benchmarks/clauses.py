@@ -5,7 +5,7 @@
 The folder holds, in ``factscore_labeled``, FActScore's labelled biographies by ChatGPT, InstructGPT and PerplexityAI
 (Min et al. 2023), in which people wrote down the atomic facts of every sentence and labelled them. A fact belongs to
 the clause that completes it; ``lovec.datasets.places.fact_places`` says how it is found. The rules of
-``lovec/clauses.py`` were written with examples from ChatGPT's file in view; the other two were not looked at.
+``lovec/text/clauses.py`` were written with examples from ChatGPT's file in view; the other two were not looked at.
 
 In ``halueval2`` it holds HaluEval 2.0 (Li et al. 2024), whose claims people judged. They were taken from whole answers,
 so that their sentences are found first, see ``lovec.datasets.places.fact_sentences``. In ``factcheck_gpt`` it holds
@@ -27,11 +27,11 @@ from typing import Any
 
 from common import ROOT, page_options, run_for_page, versions_text
 
-from lovec.clauses import spans
 from lovec.datasets.halueval import by_sentence
 from lovec.datasets.places import clause_at, fact_places
 from lovec.datasets.rows import Reading, read_rows
-from lovec.sentences import spans as sentence_spans
+from lovec.text.clauses import spans
+from lovec.text.sentences import spans as sentence_spans
 
 RESULTS = ROOT / "benchmarks" / "results" / "clauses.json"
 PAGE = ROOT / "docs" / "spans.md"

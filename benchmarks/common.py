@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from lovec.metrics.bootstrap import Resampled, intervals
+from lovec.metrics.results import row_from_dict, row_to_dict
 from lovec.metrics.table import METRICS
-from lovec.results import row_from_dict, row_to_dict
 from lovec.types import LovecError, ResultRow
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -35,8 +35,8 @@ from comparison_page import page
 from lovec.datasets.jsonl import read_records
 from lovec.evaluation.measurement import NO_SCORES
 from lovec.metrics.bootstrap import Resampled, by_question, resample
+from lovec.metrics.results import read_results
 from lovec.metrics.table import METRICS
-from lovec.results import read_results
 from lovec.types import ResultRow
 
 RESULTS = ROOT / "benchmarks" / "results" / "comparison.json"

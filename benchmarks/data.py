@@ -55,8 +55,8 @@ def measure_records(path: str) -> dict[str, float]:
 
     from lovec.callbacks import Monitor, Probe
     from lovec.datamodules import Preferences
+    from lovec.models.tiny import ensure_tiny
     from lovec.modules import DPO, PolicyConfig
-    from lovec.tiny import ensure_tiny
 
     marks = {}
 

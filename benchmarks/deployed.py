@@ -40,8 +40,8 @@ from lovec.datasets.world import ensure_world
 from lovec.evaluation.evaluator import tagged_file
 from lovec.metrics.bootstrap import by_question, intervals, resample
 from lovec.metrics.functional import brier_score, ece_m, spearman
+from lovec.metrics.results import read_results
 from lovec.oracles.world import WorldOracle
-from lovec.results import read_results
 from lovec.types import MODES, Record, ResultRow, Sentence
 
 RESULTS = ROOT / "benchmarks" / "results" / "deployed.json"

@@ -29,11 +29,11 @@ from common import ROOT, provenance, training_samples, write_json
 from lightning.pytorch import Callback
 from torch import Tensor
 
+from lovec.core.randomness import seeded
 from lovec.encoding import Encoder
 from lovec.losses import score_entropy, score_variance
 from lovec.metrics.functional import brier_score, expected_confidence, spearman
 from lovec.modules.batching import Batch
-from lovec.randomness import seeded
 from lovec.taggers.scoring import Passage, Step, score_passages
 from lovec.types import Engine, Record
 

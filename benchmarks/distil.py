@@ -42,7 +42,7 @@ from common import (
 from lovec.datasets.jsonl import read_records
 from lovec.evaluation.evaluator import tagged_file
 from lovec.metrics.functional import brier_score, ece_m, spearman
-from lovec.results import read_results
+from lovec.metrics.results import read_results
 from lovec.types import MODES, Record, ResultRow
 
 RESULTS = ROOT / "benchmarks" / "results" / "distil.json"

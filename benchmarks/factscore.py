@@ -17,7 +17,7 @@ from typing import Any
 from common import ROOT, provenance, test_folder, write_json
 
 from lovec.cli import main as lovec
-from lovec.results import read_results
+from lovec.metrics.results import read_results
 from lovec.types import ResultRow
 
 RESULTS = ROOT / "benchmarks" / "results" / "factscore.json"

@@ -6,8 +6,8 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
+from lovec.core.settings import check_count
 from lovec.datamodules import World
-from lovec.settings import check_count
 from lovec.types import Record
 
 

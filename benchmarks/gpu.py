@@ -38,8 +38,8 @@ from lightning.pytorch import Trainer
 from lovec.callbacks import Probe
 from lovec.datamodules import RecordsDataModule
 from lovec.datasets.pairs import with_rejected
+from lovec.models.tiny import build_tiny
 from lovec.modules import DPO, GRPO, SFT, EvaluationConfig, ExpectedReward, PolicyConfig
-from lovec.tiny import build_tiny
 from lovec.types import Record, Sentence
 
 RESULTS = ROOT / "benchmarks" / "results" / "gpu.json"

@@ -9,8 +9,8 @@ import torch
 from cost import Sizes, rectangle, step_flops
 from lightning.pytorch import Callback, Trainer
 
+from lovec.core.stopwatch import Stopwatch
 from lovec.modules.batching import Example
-from lovec.stopwatch import Stopwatch
 
 PEAKS = {"H100": 989e12, "H200": 989e12, "A100": 312e12, "L40S": 362e12, "RTX 4090": 165e12}
 """Dense bf16 operations per second by part of a device's name, as its maker states them."""

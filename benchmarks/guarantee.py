@@ -43,7 +43,7 @@ from lovec.calibration.conformal import (
 from lovec.calibration.features import FEATURES
 from lovec.datasets.factscore import read_factscore
 from lovec.datasets.jsonl import read_records
-from lovec.tiny import ensure_tiny
+from lovec.models.tiny import ensure_tiny
 from lovec.types import Record, Sentence
 
 RESULTS = ROOT / "benchmarks" / "results" / "guarantee.json"

@@ -26,9 +26,9 @@ from lovec.datamodules import World
 from lovec.datasets.pairs import with_rejected
 from lovec.encoding import INSTRUCTION, Encoder
 from lovec.engines import TransformersEngine
+from lovec.models.tiny import build_tiny
 from lovec.policy import PolicyConfig, load_tokenizer
 from lovec.tags import DEFAULT_TAGS
-from lovec.tiny import build_tiny
 from lovec.types import Record, Sampling, Sentence
 
 SPLIT = (

@@ -36,8 +36,8 @@ from common import (
 )
 
 from lovec.datamodules import World
+from lovec.metrics.results import read_results
 from lovec.metrics.table import METRICS
-from lovec.results import read_results
 from lovec.types import Record
 
 RESULTS = ROOT / "benchmarks" / "results" / "oracle.json"
@@ -85,11 +85,11 @@ def labelled(variant: str, seed: int, records: int | None, samples: int) -> dict
         samples: number of other answers per question that "agreement" compares with.
     """
     from lovec.baselines import LUQ, BaselineResources, Samples
+    from lovec.core.stopwatch import Stopwatch
     from lovec.encoding import Encoder
     from lovec.engines import TransformersEngine
     from lovec.oracles import SelfJudge
     from lovec.policy import Policy, PolicyConfig
-    from lovec.stopwatch import Stopwatch
 
     data = World(variant, samples=training_samples(), seed=seed)
     rows = [replace(row, rejected=None) for row in data.load("train")][:records]

@@ -32,7 +32,7 @@ from real_page import write_pages
 from real_results import collect, entry_of, merged, read_results_file
 from real_scores import Place, Scored, read_scored, scored_test, write_scored
 
-from lovec.results import read_results
+from lovec.metrics.results import read_results
 from lovec.types import ITERATIVE, LovecError
 
 RESULTS = ROOT / "benchmarks" / "results" / "real.json"

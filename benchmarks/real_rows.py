@@ -9,8 +9,8 @@ from typing import Any
 
 from lovec.datasets.factscore import read_factscore
 from lovec.datasets.pairs import with_rejected
-from lovec.gguf import SMOLLM2
 from lovec.models import resolve_model
+from lovec.models.gguf import SMOLLM2
 from lovec.types import LovecError, Record, Sentence
 
 NAMES = ("Jakarta", "Da Nang", "Takamatsu", "Leipzig", "Arusha", "Rosario", "Tampere", "Nagpur")

@@ -15,7 +15,7 @@ from common import write_json
 
 from lovec.datasets.jsonl import read_records
 from lovec.metrics.records import confidence_of
-from lovec.results import read_results
+from lovec.metrics.results import read_results
 from lovec.types import Record
 
 VARIANT = "isotonic"

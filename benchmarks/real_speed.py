@@ -32,8 +32,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from lovec.engines import TransformersEngine
 from lovec.engines.kv import CachedRows
-from lovec.gguf import SMOLLM2
 from lovec.models import resolve_model
+from lovec.models.gguf import SMOLLM2
 from lovec.modules import ExpectedReward, SFTRegression
 from lovec.modules.base import ratings
 from lovec.policy import TokenBatch

@@ -33,7 +33,6 @@ from real_scores import Answer, Place, read_scored
 from lovec.calibration import read_calibrations
 from lovec.calibration.conformal import TRUE_FROM, Guarantee, guarantee, passages_of
 from lovec.calibration.features import FEATURES
-from lovec.clauses import in_clauses
 from lovec.datamodules import Atlas, World
 from lovec.datasets.jsonl import read_records, write_records
 from lovec.datasets.world.grading import readings
@@ -41,8 +40,9 @@ from lovec.oracles.world import WorldOracle
 from lovec.taggers import open_session
 from lovec.tagging import PHRASES, Revise, TextTagger, revise
 from lovec.tagging.revising import PLACE
+from lovec.text.clauses import in_clauses
+from lovec.text.untag import split_record
 from lovec.types import ITERATIVE, Oracle, Record, Sentence
-from lovec.untag import split_record
 
 RESULTS = ROOT / "benchmarks" / "results" / "revise.json"
 PAGE = ROOT / "docs" / "tag.md"

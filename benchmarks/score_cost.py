@@ -28,8 +28,8 @@ from cost import LLAMA_3_8B, forward_flops, step_flops, unique
 from mix import write_model
 
 from lovec.encoding import Encoder, distinct_prefixes
-from lovec.gguf import SMOLLM2
 from lovec.models import resolve_model
+from lovec.models.gguf import SMOLLM2
 from lovec.policy import PolicyConfig, TokenSequence, load_tokenizer
 
 RESULTS = ROOT / "benchmarks" / "results" / "score_cost.json"

@@ -27,10 +27,10 @@ from typing import Any
 import yaml
 from common import ROOT, provenance, write_json
 
-from lovec.abstentions import is_abstention
 from lovec.datasets.factscore import read_factscore
 from lovec.datasets.wikibio import read_wikibio
-from lovec.sentences import split_sentences
+from lovec.text.abstentions import is_abstention
+from lovec.text.sentences import split_sentences
 from lovec.types import Record, Sentence
 
 RESULTS = ROOT / "benchmarks" / "results" / "sentences.json"

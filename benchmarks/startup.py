@@ -25,8 +25,8 @@ from typing import Any
 from common import ROOT, publish, read_json, replace_between, versions_text
 
 from lovec.datasets.jsonl import write_records
-from lovec.results import write_results
-from lovec.tiny import build_tiny
+from lovec.metrics.results import write_results
+from lovec.models.tiny import build_tiny
 from lovec.types import Record, ResultRow, Sentence
 
 RESULTS = ROOT / "benchmarks" / "results" / "startup.json"

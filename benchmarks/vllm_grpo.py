@@ -30,8 +30,8 @@ from typing import Any
 
 from common import CALIBRATION, HEADINGS, ROOT, provenance, read_json, replace_between, seeds_of, select, write_json
 
+from lovec.metrics.results import read_results
 from lovec.metrics.table import METRICS
-from lovec.results import read_results
 from lovec.types import ResultRow
 
 RESULTS = ROOT / "benchmarks" / "results" / "vllm_grpo.json"

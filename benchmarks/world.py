@@ -29,7 +29,7 @@ from world_intervals import interval_entries, records_in, tagged_path
 from world_tables import DOMAINS, full_tables
 
 from lovec.cli.demo_methods import METHODS as RUNS
-from lovec.results import read_results
+from lovec.metrics.results import read_results
 from lovec.types import Record, ResultRow
 
 RESULTS = ROOT / "benchmarks" / "results" / "world.json"

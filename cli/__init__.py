@@ -17,10 +17,10 @@ from itertools import pairwise
 from signal import SIGINT, Signals
 from types import FunctionType
 
-from lovec.imports import gc_paused
-from lovec.plugins import plugins
-from lovec.progress import EVERY, Heartbeat, quiet
-from lovec.signals import Terminated, terminating
+from lovec.core.imports import gc_paused
+from lovec.core.plugins import plugins
+from lovec.core.progress import EVERY, Heartbeat, quiet
+from lovec.core.signals import Terminated, terminating
 from lovec.types import LovecError, is_text
 
 from .console import is_first_process

@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from lovec.settings import check_range
+from lovec.core.settings import check_range
 
 from .parser import OneLineParser
 
@@ -69,9 +69,9 @@ def run(words: list[str]) -> None:
 
 
 def _print(result: Agreement, matched: Matched) -> None:
+    from lovec.core.notices import counted, listed
     from lovec.metrics.agreement import BANDS
     from lovec.metrics.table import METRICS
-    from lovec.notices import counted, listed
     from lovec.reports.table import Cell, Column, Line, Table, print_table
 
     percent = METRICS["mean_factuality"].text
@@ -94,7 +94,7 @@ def _print(result: Agreement, matched: Matched) -> None:
 
 def _print_worth(judge: Worth) -> None:
     """Print what B is worth as a judge, if A is by people."""
-    from lovec.notices import counted
+    from lovec.core.notices import counted
 
     untold = f", {judge.untold} of which it cannot tell" if judge.untold else ""
     print(

@@ -10,11 +10,11 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from lovec.core.files import atomic_file, check_output, check_unused, check_writable
+from lovec.core.notices import counted, listed
+from lovec.core.progress import note
+from lovec.core.settings import check_range
 from lovec.datasets.rows import check_rows
-from lovec.files import atomic_file, check_output, check_unused, check_writable
-from lovec.notices import counted, listed
-from lovec.progress import note
-from lovec.settings import check_range
 from lovec.types import LovecError
 
 from .console import locked, warn

@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 
-from lovec.notices import nearest
+from lovec.core.notices import nearest
 
 from .console import is_first_process, remark
 from .errors import UsageError, one_line

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from itertools import pairwise
 
-from lovec.hub import ADAPTER_FILES
-from lovec.types import CALIBRATION_FILE
+from lovec.core.hub import ADAPTER_FILES, CALIBRATION_FILE
 
 from .parser import with_underscores
 

@@ -10,20 +10,20 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
+from lovec.core.files import check_adapter_folder, check_output
+from lovec.core.hub import CALIBRATION_FILE, HubName
+from lovec.core.notices import counted
+from lovec.core.provenance import Provenance
+from lovec.core.settings import Count, PositiveShare, Probability, checked
 from lovec.datasets.layouts import read_any
 from lovec.datasets.rows import check_rows
-from lovec.files import check_adapter_folder, check_output
-from lovec.hub import HubName
-from lovec.notices import counted
-from lovec.provenance import Provenance
-from lovec.settings import Count, PositiveShare, Probability, checked
 from lovec.taggers import FreeFormTagger, IterativeTagger, Session, open_session
 from lovec.taggers.scoring_check import scoring_difference
 from lovec.taggers.served_confidence import ServedConfidence
 from lovec.taggers.session import adapter_folder, session_provenance
+from lovec.text.untag import untag
 from lovec.types import (
     BY_SOURCE,
-    CALIBRATION_FILE,
     FREE_FORM,
     ITERATIVE,
     FittedMode,
@@ -36,7 +36,6 @@ from lovec.types import (
     Sampling,
     checked_ratings,
 )
-from lovec.untag import untag
 
 from .arguments import add_working_directory, find_recipe
 from .calibrate_scores import check_share, promises, report

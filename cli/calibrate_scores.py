@@ -10,12 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lovec.core.files import check_output
+from lovec.core.notices import counted
+from lovec.core.progress import note
+from lovec.core.settings import check_choice, check_count, check_range
 from lovec.datasets.rows import check_rows
-from lovec.files import check_output
 from lovec.metrics.table import METRICS
-from lovec.notices import counted
-from lovec.progress import note
-from lovec.settings import check_choice, check_count, check_range
 from lovec.types import LovecError, Promise
 
 from .console import say_next, warn
@@ -58,8 +58,8 @@ def run(words: list[str]) -> None:
         group_passages,
         load_calibration,
     )
+    from lovec.core.provenance import file_digest
     from lovec.datasets.scored import MEAN, read_scored
-    from lovec.provenance import file_digest
     from lovec.reports.calibrated import chosen_methods, cross_fitted, told_of_promise
     from lovec.reports.scores import measured_files, write_scores
 

@@ -14,8 +14,8 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from multiprocessing import active_children, connection, get_context, parent_process
 from typing import Any
 
-from lovec import stopwatch
-from lovec.signals import Terminated
+from lovec.core import stopwatch
+from lovec.core.signals import Terminated
 from lovec.types import LovecError
 
 _GRACE = 20.0  # seconds that a child has, once this process is gone, to end a step and write a checkpoint

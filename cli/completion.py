@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
 from typing import Any, Literal, get_args, get_origin
 
-from lovec.imports import gc_paused
+from lovec.core.imports import gc_paused
 from lovec.types import LovecError
 
 from . import COMMANDS

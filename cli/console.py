@@ -11,9 +11,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from lovec.files import remove_leftovers
-from lovec.imports import gc_paused, without_progress_bars
-from lovec.progress import note
+from lovec.core.files import remove_leftovers
+from lovec.core.imports import gc_paused, without_progress_bars
+from lovec.core.progress import note
 from lovec.types import LovecError
 
 from .errors import UsageError, one_line

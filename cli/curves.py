@@ -6,7 +6,7 @@ import json
 import os
 from pathlib import Path
 
-from lovec.files import check_run_folder, write_text
+from lovec.core.files import check_run_folder, write_text
 
 from .parser import OneLineParser
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lovec.progress import note
-from lovec.provenance import changes
-from lovec.settings import check_count, check_seed
+from lovec.core.progress import note
+from lovec.core.provenance import changes
+from lovec.core.settings import check_count, check_seed
 from lovec.types import ITERATIVE, LovecError
 
 from .children import children, end_children, lines_of
@@ -104,7 +104,7 @@ class State:
 
     def add(self, done: str | None = None, begun: str | None = None) -> None:
         """Record a stage."""
-        from lovec.files import write_text
+        from lovec.core.files import write_text
 
         self.done += [done] if done and done not in self.done else []
         self.begun += [begun] if begun and begun not in self.begun else []
@@ -190,10 +190,10 @@ def run(words: list[str]) -> None:
     begin = time.monotonic()
     # Before torch: on matrices as small as those of a world more threads mostly wait.
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() // jobs) if data == ATLAS else 1))
-    from lovec.files import check_writable
+    from lovec.core.files import check_writable
+    from lovec.metrics.results import read_results, write_results
     from lovec.reports import print_results
     from lovec.reports.texts import MAIN_READOUT
-    from lovec.results import read_results, write_results
 
     rows: list[ResultRow] = []
     _check_data(data)

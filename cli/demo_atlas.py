@@ -23,7 +23,7 @@ def check_real() -> None:
     Raises:
         LovecError: a package is missing.
     """
-    from lovec.gguf import SMOLLM2, check_gguf
+    from lovec.models.gguf import SMOLLM2, check_gguf
 
     missing = [name for name in _PACKAGES if find_spec(name) is None]
     try:

@@ -10,8 +10,8 @@ from importlib import import_module
 from inspect import signature
 from typing import Any
 
-from lovec.notices import nearest
-from lovec.plugins import PluginError, plugins
+from lovec.core.notices import nearest
+from lovec.core.plugins import PluginError, plugins
 from lovec.types import LovecError
 
 _LONGEST = 300

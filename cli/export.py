@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lovec.files import check_adapter_folder, check_output
-from lovec.hub import HubName, adapter_folder
+from lovec.core.files import check_adapter_folder, check_output
+from lovec.core.hub import HubName, adapter_folder
 from lovec.types import LovecError
 
 from .console import say_next, warn
@@ -48,10 +48,10 @@ def run(words: list[str]) -> None:
         check_adapter_folder(adapter_folder(options.source))
     if options.results is not None and not options.results.is_file():
         raise LovecError(f"there are no results at {options.results}; `lovec test` writes them")
-    from lovec.exporting import ExportSource, export_adapter, export_merged
-    from lovec.gguf import is_gguf
+    from lovec.export.exporting import ExportSource, export_adapter, export_merged
+    from lovec.export.uploading import check_upload, upload
     from lovec.models import resolve_model
-    from lovec.uploading import check_upload, upload
+    from lovec.models.gguf import is_gguf
 
     name = None if options.push is None else check_upload(options.push)  # before a model is merged in vain
 
@@ -90,9 +90,9 @@ def run(words: list[str]) -> None:
 
 def _results_table(path: Path | None, run: Path | None) -> str:
     """Return the table of the card: stated scores of sentences, as the run's test measured them."""
+    from lovec.metrics.results import read_results
     from lovec.reports import markdown_results
     from lovec.reports.runs import test_folders
-    from lovec.results import read_results
 
     paths = [] if path is None else [path]
     if path is None and run is not None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lovec.notices import counted
-from lovec.progress import note
+from lovec.core.notices import counted
+from lovec.core.progress import note
 
 from .console import locked
 from .errors import UsageError

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from lovec import labelling
+from lovec.core.files import check_output
+from lovec.core.imports import import_function
+from lovec.core.progress import note
+from lovec.core.provenance import PROVENANCE
+from lovec.core.settings import decisive
 from lovec.encoding import default_instruction
-from lovec.files import check_output
-from lovec.imports import import_function
 from lovec.labelling import STAGES, Counts, OnRay, RaySettings, Shard, Source, Stage
 from lovec.labelling.stage import FAILURES
-from lovec.progress import note
-from lovec.provenance import PROVENANCE
-from lovec.settings import decisive
 from lovec.taggers import Session, open_session
 from lovec.taggers.session import adapter_folder, base_model, prompt_format, session_provenance
 from lovec.types import LovecError, Sampling

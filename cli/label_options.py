@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import lovec.oracles  # noqa: F401 - options take oracles by their short names once these are imported
+from lovec.core.settings import Count, NonNegative, Probability, Seed, checked, declared
 from lovec.datasets.pairs import WrongScores
 from lovec.labelling import RaySettings, Splitting, Writer
 from lovec.labelling.writers import OpenAIWriter  # noqa: F401 - likewise
-from lovec.settings import Count, NonNegative, Probability, Seed, checked, declared
 from lovec.taggers import open_session
 from lovec.types import Oracle, Sampling
 
@@ -63,8 +63,8 @@ class LabelSettings:
     shard: str | None = None
     samples: Count = 1
     writer: Writer | None = None
-    splitter: str = "lovec.sentences.split_sentences"
-    abstentions: str = "lovec.abstentions.is_abstention"
+    splitter: str = "lovec.text.sentences.split_sentences"
+    abstentions: str = "lovec.text.abstentions.is_abstention"
     oracle: Oracle | None = None
     chunk: Count = 64
     max_cost: NonNegative | None = None

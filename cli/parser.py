@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any, ClassVar, NoReturn
 
-from lovec.plugins import PluginError
+from lovec.core.plugins import PluginError
 
 from .errors import UsageError, explain, root_cause
 from .examples import examples_of

@@ -13,11 +13,11 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from lovec.devices import check_dtype_name
-from lovec.files import check_adapter_folder
-from lovec.hub import HubName, adapter_folder
+from lovec.core.devices import check_dtype_name
+from lovec.core.files import check_adapter_folder
+from lovec.core.hub import HubName, adapter_folder
+from lovec.core.notices import nearest
 from lovec.models import check_model
-from lovec.notices import nearest
 from lovec.types import LovecError
 
 from .arguments import BASE, NO_OPTIONS, find_recipe, read_recipe, recipe_names, value_of, with_place

@@ -10,10 +10,10 @@ from typing import Literal, TextIO
 from rich.console import Console
 
 from lovec import display
-from lovec.clauses import whole_confidence
 from lovec.display import Breaks, sentence_text
 from lovec.taggers.scoring import Tagged
 from lovec.tags import SOURCE_WORDS, TagFormat, render
+from lovec.text.clauses import whole_confidence
 from lovec.types import Keeps, LovecError, Record, Sentence
 
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from lovec.core.notices import counted
+from lovec.core.progress import EVERY, EVERY_ON_TERMINAL, LINES, Heartbeat, doing, note
 from lovec.labelling import Counts, Progress
-from lovec.notices import counted
-from lovec.progress import EVERY, EVERY_ON_TERMINAL, LINES, Heartbeat, doing, note
 
 _COUNTS = ("labelled", "labelled in part", "not labelled", "abstained", "failed", "left out")
 

@@ -14,10 +14,10 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lovec.files import check_run_folder, check_unused, write_text
-from lovec.notices import counted
-from lovec.progress import note
-from lovec.settings import check_count
+from lovec.core.files import check_run_folder, check_unused, write_text
+from lovec.core.notices import counted
+from lovec.core.progress import note
+from lovec.core.settings import check_count
 from lovec.types import LovecError
 
 from .console import check_folder_name, say_next

@@ -1,11 +1,11 @@
 """The recipe inside a checkpoint, which a stranger may have written: how it is read, and what is taken from it.
 
-What is taken follows from how the parameters of classes are declared (``lovec.settings``): numbers; switches, where the
-type is bool; words that the type lists (``Literal``); and texts whose type says that nothing opens them (``PlainWord``,
-``PromptText``). Everything else is left out, a mere ``str`` among it, which may be a path. Classes are taken where they
-are lovec's and open no file and no connection, or torch's optimisers and schedules. So a checkpoint cannot run code,
-name a file, a folder or a host, or have a key sent anywhere. The error or notice about what was left out names the flag
-that takes it.
+What is taken follows from how the parameters of classes are declared (``lovec.core.settings``): numbers; switches,
+where the type is bool; words that the type lists (``Literal``); and texts whose type says that nothing opens them
+(``PlainWord``, ``PromptText``). Everything else is left out, a mere ``str`` among it, which may be a path. Classes
+are taken where they are lovec's and open no file and no connection, or torch's optimisers and schedules. So a
+checkpoint cannot run code, name a file, a folder or a host, or have a key sent anywhere. The error or notice about
+what was left out names the flag that takes it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 
 import yaml
 
-from lovec.settings import Option, class_at, declared
+from lovec.core.settings import Option, class_at, declared
 from lovec.types import LovecError
 
 from .errors import one_line

@@ -10,10 +10,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lovec.core.files import check_output, check_writable
+from lovec.core.progress import note
+from lovec.core.settings import check_count
 from lovec.datasets.rows import check_rows
-from lovec.files import check_output, check_writable
-from lovec.progress import note
-from lovec.settings import check_count
 from lovec.types import LovecError
 
 from .console import check_folder_name, say_next

@@ -12,11 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from lovec.imports import without_progress_bars
+from lovec.core.imports import without_progress_bars
+from lovec.core.settings import check_count
 from lovec.serving import RequestLimits, make_app
 from lovec.serving.inline import check_template
 from lovec.serving.logs import log_to_stderr
-from lovec.settings import check_count
 from lovec.taggers import Session, open_session
 from lovec.taggers.served_confidence import ServedConfidence
 from lovec.tagging import OPENAI, P_TRUE_SCALE, ApiModel, ApiTagger

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, get_type_hints
 from jsonargparse import ArgumentParser, Namespace, _postponed_annotations, _typehints
 from jsonargparse._util import NestedArg
 
-from lovec.settings import Option, declared
+from lovec.core.settings import Option, declared
 
 from .errors import protocol_help, root_cause
 from .parser import OneLineErrors

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 import lovec
-from lovec.plugins import Plugin, plugins
+from lovec.core.plugins import Plugin, plugins
 
 Parameters: TypeAlias = Mapping[str, tuple[str, ...]]
 """Parameters of a class, and the names in the annotation of each; a class of these packages has its import path."""
@@ -25,7 +25,7 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
     "AnswerReward": ("lovec.rewards",),
     "Baseline": ("lovec.baselines",),
     "Callback": ("lightning.pytorch.callbacks", "lovec.callbacks"),
-    "Embedder": ("lovec.embedding",),
+    "Embedder": ("lovec.models.embedding",),
     "Engine": ("lovec.engines",),
     "EvaluationModule": ("lovec.modules", "lovec.evaluation"),
     "Judge": ("lovec.baselines",),
@@ -39,7 +39,7 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
 }
 """Where the classes are that a parameter takes by their short names, by a name in its annotation.
 
-Other packages bring more of them: the packages of lovec are groups of entry points, see ``lovec.plugins``.
+Other packages bring more of them: the packages of lovec are groups of entry points, see ``lovec.core.plugins``.
 """
 
 

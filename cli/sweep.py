@@ -15,13 +15,13 @@ from typing import Any
 
 import yaml
 
-from lovec.files import check_writable, write_text
-from lovec.hub import adapter_folder
+from lovec.core.files import check_writable, write_text
+from lovec.core.hub import adapter_folder
+from lovec.core.notices import counted
+from lovec.core.provenance import text_digest, weights_of
+from lovec.core.settings import check_count, check_seed
+from lovec.metrics.results import Results, read_results, write_results
 from lovec.metrics.table import MetricInfo
-from lovec.notices import counted
-from lovec.provenance import text_digest, weights_of
-from lovec.results import Results, read_results, write_results
-from lovec.settings import check_count, check_seed
 from lovec.types import LovecError, ResultRow
 
 from .arguments import value_of

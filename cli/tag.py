@@ -17,20 +17,21 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from lovec import display
+from lovec.core.files import atomic_file, check_output, check_writable
+from lovec.core.hub import CALIBRATION_FILE
+from lovec.core.imports import without_progress_bars
+from lovec.core.notices import counted
+from lovec.core.progress import note
+from lovec.core.provenance import PROVENANCE, digest, file_digest
+from lovec.core.settings import decisive
 from lovec.datasets.hub_rows import HubRows
 from lovec.datasets.jsonl import open_input, record_to_dict
-from lovec.files import atomic_file, check_output, check_writable
-from lovec.grounding import UNGROUNDED
-from lovec.imports import without_progress_bars
+from lovec.encoding.grounding import UNGROUNDED
 from lovec.labelling import OnRay, Outcome, Progress, RaySettings, Shard, Source, Stage, run_stage
 from lovec.labelling.joining import shard_file
 from lovec.labelling.sources import input_digest, select, shard_identity
 from lovec.labelling.stage import manifest_of, read_counts
-from lovec.notices import counted
 from lovec.oracles.chat import address
-from lovec.progress import note
-from lovec.provenance import PROVENANCE, digest, file_digest
-from lovec.settings import decisive
 from lovec.taggers import open_session
 from lovec.taggers.scoring import ScoredSentence, Tagged
 from lovec.taggers.served_confidence import ServedConfidence
@@ -52,7 +53,7 @@ from lovec.tagging import (
 )
 from lovec.tagging.apis import api_provenance
 from lovec.tagging.revising import REVISED
-from lovec.types import CALIBRATION_FILE, FREE_FORM, ITERATIVE, LovecError, Record
+from lovec.types import FREE_FORM, ITERATIVE, LovecError, Record
 
 from .arguments import add_working_directory
 from .console import confirm_calls, locked, log_level, remark, say_next, warn

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from lovec.baselines import Judge
-from lovec.devices import check_device_name, check_dtype_name, check_engine_name
+from lovec.core.devices import check_device_name, check_dtype_name, check_engine_name
+from lovec.core.files import check_output, check_unused
+from lovec.core.settings import ELSEWHERE, NO_EFFECT, Count, check_range
+from lovec.core.settings import checked as checked_settings
 from lovec.encoding import default_instruction
-from lovec.files import check_output, check_unused
 from lovec.labelling import RaySettings, Shard
 from lovec.models import NO_MODEL
-from lovec.settings import ELSEWHERE, NO_EFFECT, Count, check_range
-from lovec.settings import checked as checked_settings
 from lovec.taggers import open_session
 from lovec.tagging import OPENAI, SAMPLED, ApiModel, Method, TextTagger
 from lovec.tagging.apis import check_api

@@ -7,10 +7,10 @@ import sys
 from bisect import bisect_right
 from collections.abc import Iterator
 
+from lovec.core.notices import counted
 from lovec.display import number
 from lovec.display import one_line as shortened
-from lovec.notices import counted
-from lovec.sentences import Places
+from lovec.text.sentences import Places
 from lovec.types import LovecError, Record, Sentence
 
 from .console import warn

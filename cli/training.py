@@ -27,19 +27,20 @@ from lightning.pytorch.utilities import rank_zero_warn
 import lovec
 from lovec.callbacks import ProgressLine
 from lovec.callbacks.progress import learned
+from lovec.core.files import check_output, remove_leftovers
+from lovec.core.hub import CALIBRATION_FILE
+from lovec.core.imports import without_progress_bars
+from lovec.core.notices import counted
+from lovec.core.progress import Heartbeat, clock, is_quiet
+from lovec.core.settings import check_count, check_seed
 from lovec.datamodules import RecordsDataModule
 from lovec.evaluation import EvaluationModule
 from lovec.evaluation.run_folders import folder_name, predictions_file
 from lovec.evaluation.stopping import TERMINATED, SignalConnector
-from lovec.files import check_output, remove_leftovers
-from lovec.imports import without_progress_bars
 from lovec.modules import PolicyModule
-from lovec.notices import counted
 from lovec.policy.fingerprint import PARTS, settings_part
-from lovec.progress import Heartbeat, clock, is_quiet
 from lovec.reports import print_results
-from lovec.settings import check_count, check_seed
-from lovec.types import CALIBRATION_FILE, LovecError, ResultRow
+from lovec.types import LovecError, ResultRow
 
 from . import at_work
 from .arguments import NO_OPTIONS, arrange, find_recipe, recipe_names, with_place

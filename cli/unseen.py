@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from lovec.datasets.layouts import read_any
+from lovec.text.untag import untag
 from lovec.types import LovecError, Record
-from lovec.untag import untag
 
 from .saved_recipe import Recipe, parse_recipe
 

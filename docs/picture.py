@@ -19,9 +19,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from lovec.core.files import write_text
 from lovec.datamodules import Atlas
 from lovec.display import passage_html, style
-from lovec.files import write_text
 from lovec.taggers import open_session
 from lovec.tagging import TextTagger
 from lovec.types import FREE_FORM, LovecError, Record, Sentence

@@ -9,13 +9,13 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from lovec import moved
+from lovec.core import moved
 
 moved.install()
 
 _PARTS = frozenset(
-    "baselines calibration callbacks datamodules datasets encoding engines evaluation losses metrics modules oracles "
-    "policy reports results rewards sentences taggers tagging tags tiny types".split()
+    "baselines calibration callbacks datamodules datasets encoding engines evaluation export losses metrics models "
+    "modules oracles policy reports rewards taggers tagging tags teachers text types".split()
 )
 
 _FUNCTIONS = {"tag": "tagging", "load_calibration": "calibration"}
@@ -26,7 +26,7 @@ def __getattr__(name: str) -> Any:
     """Import and return the part or the function of that name (PEP 562), or look up the version."""
     if name in _FUNCTIONS:
         return getattr(import_module(f"{__name__}.{_FUNCTIONS[name]}"), name)
-    if name in _PARTS:
+    if name in _PARTS or moved.new_name(f"{__name__}.{name}"):
         return import_module(f"{__name__}.{name}")
     if name == "__version__":  # no command that does its work needs it, and looking it up takes a tenth of a second
         from importlib.metadata import PackageNotFoundError, version

@@ -13,7 +13,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Protocol, Self, SupportsFloat
 
-from lovec.settings import CheckedSettings, Finite, Positive, Setting
+from lovec.core.settings import CheckedSettings, Finite, Positive, Setting
 from lovec.types import DEFAULT_SCALE, LovecError, Record, Scale
 
 

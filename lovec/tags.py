@@ -1,7 +1,8 @@
-"""Read and write confidence tags, such as ``A sentence. <confidence> 9 </confidence>``.
+"""Read and write confidence tags, such as ``A sentence. <confidence> 9 </confidence>``; and skip thoughts.
 
-This is the only module that knows what a tag looks like. Parsing is strict, takes linear time on any input and loses
-nothing: the raw spans of the sentences and the untagged tail, joined, are the input.
+This is the only module that knows what a tag looks like, and what a reasoning model writes before its answer, between
+``<think>`` and ``</think>``, which is never part of the answer. Parsing is strict, takes linear time on any input and
+loses nothing: the raw spans of the sentences and the untagged tail, joined, are the input.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
-from lovec.thoughts import thought_length
 from lovec.types import DEFAULT_SCALE, LovecError, Scale
 
+_THOUGHT = ("<think>", "</think>")
 _QUOTED = 20  # characters of the model's text that an error message quotes at most
 
 
@@ -102,7 +103,7 @@ class TaggedText:
     Attributes:
         sentences: the tagged spans in their order.
         tail: what follows the last tag, unstripped; it contains no tag word.
-        thought: what a reasoning model wrote before its answer, see ``lovec.thoughts``; "" for most texts.
+        thought: what a reasoning model wrote before its answer, see ``lovec.tags``; "" for most texts.
     """
 
     sentences: tuple[TaggedSentence, ...]
@@ -195,6 +196,36 @@ def strip(text: str, tags: TagFormat = DEFAULT_TAGS) -> str:
     for before, after in pairwise(pieces):
         spaced += [after] if before[-1].isspace() or after[0].isspace() else [" ", after]
     return "".join(spaced).strip()
+
+
+def thought_length(answer: str) -> int:
+    """Return how many of the first characters of an answer are a thought, its marks and the white space after included.
+
+    An answer begins with a thought if its first word is ``<think>``, or if ``</think>`` comes without it, since many
+    chat templates write the first mark themselves. A mark further on is text like any other.
+
+    Args:
+        answer: an answer; a thought that does not end takes all of it.
+    """
+    opening, closing = _THOUGHT
+    close = answer.find(closing)
+    if not answer.lstrip().startswith(opening) and (close < 0 or opening in answer[:close]):
+        return 0
+    if close < 0:
+        return len(answer)
+    rest = answer[close + len(closing) :]
+    return len(answer) - len(rest.lstrip())
+
+
+def without_thoughts(reply: str) -> str | None:
+    """Return what follows the last thought of a reply to a question; None where the reply ends inside a thought.
+
+    Args:
+        reply: what a model wrote; a thought may stand anywhere in it.
+    """
+    opening, closing = _THOUGHT
+    rest = reply.rpartition(closing)[2]
+    return None if opening in rest else rest
 
 
 def _parse_span(raw: str, close: int, tags: TagFormat, scores: dict[str, int]) -> TaggedSentence:

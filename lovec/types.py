@@ -1,4 +1,4 @@
-"""The cellar: records that travel through the house, and the protocols its rooms meet through.
+"""Records of questions, answers and results, and the protocols of engines, oracles, taggers and others.
 
 Nothing here touches a file, a model or a device. Units, everywhere: ``confidence`` and ``factuality`` lie in
 [0, 1]; ``score`` and ``rating`` are integers 0..10; a distribution holds 11 raw probabilities (not renormalised).
@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from numbers import Real
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeAlias, runtime_checkable
 
-from lovec.errors import LovecError as LovecError
-from lovec.settings import Count, Finite, NonNegative, PositiveShare, Setting, check_count, check_range, checked
+from lovec.core.errors import LovecError as LovecError
+from lovec.core.settings import Count, Finite, NonNegative, PositiveShare, Setting, check_count, check_range, checked
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -517,9 +517,6 @@ class LossOutput:
     metrics: Mapping[str, Term] = field(default_factory=dict)
     peaks: Mapping[str, Tensor] = field(default_factory=dict)
 
-
-CALIBRATION_FILE = "calibration.json"
-"""Name of the file with the calibrations of an adapter or a model, in the folder of its weights."""
 
 Keeps: TypeAlias = Callable[[Sentence], bool]
 """Tells whether a tagged sentence stays in a text."""

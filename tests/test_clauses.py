@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lovec.clauses import in_clauses, joint_confidence, sentence_confidences, spans, split_clauses
+from lovec.text.clauses import in_clauses, joint_confidence, sentence_confidences, spans, split_clauses
 from lovec.types import Record, Sentence
 
 DIVIDED = """

@@ -14,13 +14,13 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from lovec.core.imports import gc_paused
 from lovec.datasets.factscore import read_factscore
 from lovec.datasets.world import VARIANTS
 from lovec.datasets.world.text import make_corpus
 from lovec.datasets.world.things import make_entities
-from lovec.documents import is_html, kind_of, paragraphs, parts, readable, title_of
-from lovec.imports import gc_paused
-from lovec.sentences import split_sentences
+from lovec.text.documents import is_html, kind_of, paragraphs, parts, readable, title_of
+from lovec.text.sentences import split_sentences
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("LOVEC_SHARED_DATA") or ROOT.parent / "shared" / "data")

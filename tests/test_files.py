@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lovec.files import (
+from lovec.core.files import (
     atomic_file,
     atomic_folder,
     check_output,
@@ -91,7 +91,7 @@ def test_what_is_there_is_named_and_an_empty_file_or_folder_is_free(here: Path) 
 
 DYING = """
 import os, signal, sys
-from lovec.files import atomic_file, atomic_folder
+from lovec.core.files import atomic_file, atomic_folder
 with {kind}({path!r}) as temporary:
     (temporary / "new" if {kind} is atomic_folder else temporary).write_text("half")
     if {late}:
@@ -156,7 +156,7 @@ def test_a_full_disk_is_seen_before_the_work(tmp_path: Path) -> None:
     code = (
         "import resource, sys\n"
         "from pathlib import Path\n"
-        "from lovec.files import check_writable\n"
+        "from lovec.core.files import check_writable\n"
         "from lovec.types import LovecError\n"
         "check_writable(Path(sys.argv[1]))\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"

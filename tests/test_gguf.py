@@ -9,12 +9,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from lovec.gguf import SMOLLM2, ensure_dequantised, is_gguf
+from lovec.core.provenance import provenance_of
+from lovec.encoding import prompt_settings
 from lovec.models import resolve_model
+from lovec.models.gguf import SMOLLM2, ensure_dequantised, is_gguf
 from lovec.policy import Policy, PolicyConfig, check_adapter
 from lovec.policy.adapters import same_base
 from lovec.policy.loading import load_base
-from lovec.provenance import provenance_of
 from lovec.taggers.session import base_model
 from lovec.tags import DEFAULT_TAGS
 from lovec.types import LovecError
@@ -116,21 +117,22 @@ def test_a_file_may_be_kept_in_bfloat16(tmp_path: Path, capsys: pytest.CaptureFi
         assert all(torch.equal(one[name].bfloat16(), two[name].bfloat16()) for name in one)
 
 
+PROMPT = prompt_settings("Rate it.", DEFAULT_TAGS)
+
+
 @pytest.mark.real
 def test_precision_is_no_part_of_what_a_file_is_and_weights_are(tmp_path: Path) -> None:
     file, other = (str(write_gguf(tmp_path / f"{seed}/small.gguf", seed=seed)) for seed in (0, 1))
     folders = [ensure_dequantised(file, dtype, tmp_path / dtype) for dtype in ("float32", "bfloat16")]
-    exact, rounded = (provenance_of("small", folder, None, "Rate it.", DEFAULT_TAGS, "prefix") for folder in folders)
+    exact, rounded = (provenance_of("small", folder, None, PROMPT, "prefix") for folder in folders)
     assert exact.differences(rounded) == [] == exact.unchecked(rounded)
-    unlike = provenance_of(
-        "small", ensure_dequantised(other, "float32", tmp_path), None, "Rate it.", DEFAULT_TAGS, "prefix"
-    )
+    unlike = provenance_of("small", ensure_dequantised(other, "float32", tmp_path), None, PROMPT, "prefix")
     assert list(exact.changes(unlike)) == ["the digest of the model's weights"]
     weights = (
         folders[0] / "model.safetensors"
     )  # changed since, as by training them on: the note beside them is not a proof
     save_file({name: value + 1 for name, value in load_file(weights).items()}, weights, {"format": "pt"})
-    changed = provenance_of("small", folders[0], None, "Rate it.", DEFAULT_TAGS, "prefix")
+    changed = provenance_of("small", folders[0], None, PROMPT, "prefix")
     assert list(rounded.changes(changed)) == ["the digest of the model's weights"]
 
 

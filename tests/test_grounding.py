@@ -13,7 +13,7 @@ from tinyrun import Lengths, Sourced, module, tiny, trainer
 from transformers import AutoTokenizer
 
 from lovec.encoding import Encoder, Grounding, default_grounding
-from lovec.grounding import DEFAULT_SOURCE_TOKENS, GroundedEncoder, encoder_of
+from lovec.encoding.grounding import DEFAULT_SOURCE_TOKENS, GroundedEncoder, encoder_of
 from lovec.modules import GRPO, SFT, PolicyConfig
 from lovec.modules.checks import long_prompts
 from lovec.taggers import open_session

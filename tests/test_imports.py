@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lovec.imports import imported_when_called
+from lovec.core.imports import imported_when_called
 
 NAME = "seldom_called"
 
@@ -56,7 +56,7 @@ def test_a_module_that_is_there_stays(module: Path) -> None:
 def test_a_model_is_imported_without_optimisers_of_scipy_and_its_other_losses_find_them() -> None:
     code = """
 import sys
-from lovec.imports import quick_transformers
+from lovec.core.imports import quick_transformers
 with quick_transformers():
     from transformers import LlamaForCausalLM
 assert "scipy.optimize" not in sys.modules and "scipy.linalg" not in sys.modules

@@ -18,16 +18,15 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 LAYERS: dict[str, str] = {
-    "base": "errors moved",
-    "declarations": "settings plugins",
-    "records": "types thoughts",
-    "functions": "tags chats sentences losses rewards metrics stopwatch tries prompts plain",
-    "tools": "abstentions clauses documents encoding choices written calls devices files hub imports notices "
-    "progress provenance randomness signals templates",
-    "models and files": "policy engines embedding reply_scoring untag datasets display results tiny gguf calibration",
-    "names of models": "models grounding",
+    "core": "core",
+    "records": "types",
+    "functions": "tags losses rewards metrics tries",
+    "text": "text",
+    "prompts and tokens": "encoding",
+    "models and files": "policy engines datasets display calibration",
+    "names of models": "models",
     "confidences and labels": "oracles taggers baselines",
-    "data and tests": "datamodules teachers evaluation tagging exporting uploading",
+    "data and tests": "datamodules teachers evaluation tagging export",
     "training and serving": "callbacks labelling serving",
     "objectives": "modules",
     "reports": "reports",

@@ -8,7 +8,7 @@ from importlib import import_module
 
 import pytest
 
-from lovec.moved import MODULES
+from lovec.core.moved import MODULES
 
 
 @pytest.mark.parametrize(("old", "new"), [*MODULES.items(), ("lovec.passages.markup", "lovec.display.markup")])
@@ -31,7 +31,7 @@ def test_the_warning_names_the_line_of_the_user(tmp_path):
     run = subprocess.run([sys.executable, script], capture_output=True, text=True)
     assert run.stdout == "RemoteVllm\n"
     engine = "lovec.engines.VllmServer is now lovec.engines.RemoteVllm"
-    for line, words in ((2, "lovec.answers is now lovec.untag"), (3, engine)):
+    for line, words in ((2, "lovec.answers is now lovec.text.untag"), (3, engine)):
         assert f"mine.py:{line}: FutureWarning: {words}; the old name goes with the next version" in run.stderr
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lovec.notices import counted
+from lovec.core.notices import counted
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from lovec import progress
-from lovec.progress import Activity, Heartbeat, doing, rounded_time, status, times
+from lovec.core import progress
+from lovec.core.progress import Activity, Heartbeat, doing, rounded_time, status, times
 
 
 def test_what_is_done_is_told_from_the_outside_inwards() -> None:

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from lovec.calibration import read_calibrations
+from lovec.core.provenance import Origin, Provenance, changes, provenance_of, text_digest, weights_digest, weights_of
+from lovec.encoding import prompt_settings
 from lovec.labelling.splitting import Splitting, split_file
 from lovec.oracles.cache import reply_key
 from lovec.policy.fingerprint import differences
-from lovec.provenance import Origin, Provenance, changes, provenance_of, text_digest, weights_digest, weights_of
 from lovec.tags import DEFAULT_TAGS, TagFormat
 from lovec.types import LovecError
 
@@ -43,9 +44,8 @@ def adapter(tmp_path: Path) -> Path:
 
 
 def found(base: Path | None, adapter: Path | None, name: str = "org/model", **changes: Any) -> Provenance:
-    return provenance_of(
-        name, base, adapter, **{"instruction": "Rate.", "tags": DEFAULT_TAGS, "scoring": "exact", **changes}
-    )
+    prompt = prompt_settings(changes.pop("instruction", "Rate."), changes.pop("tags", DEFAULT_TAGS))
+    return provenance_of(name, base, adapter, prompt, **{"scoring": "exact", **changes})
 
 
 def test_what_changes_no_score_makes_no_difference(base: Path, adapter: Path, tmp_path: Path) -> None:

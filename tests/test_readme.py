@@ -20,12 +20,12 @@ import yaml
 from pages import DOCS, PAGES, README, ROOT, blocks, commands_of, printed_files
 from tinyrun import Rows, module, records, tiny, trainer
 
-from lovec import hub
 from lovec.cli import COMMANDS, main
 from lovec.cli.arguments import RECIPES
 from lovec.cli.examples import EXAMPLES
 from lovec.cli.parser import OneLineErrors
 from lovec.cli.training import TrainingCLI, TrainingParser
+from lovec.core import hub
 from lovec.datasets.jsonl import read_records, record_from_dict, write_records
 from lovec.labelling import write_recipe
 from lovec.types import LovecError, Record, ResultRow, Sentence

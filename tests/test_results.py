@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from lovec.metrics.results import read_results, row_to_dict, write_results
 from lovec.metrics.table import METRICS, MetricInfo
-from lovec.results import read_results, row_to_dict, write_results
 from lovec.types import LovecError, ResultRow
 
 ROW = ResultRow("DPO", "method", "in-domain", "iterative", "sentence", "stated", 0, 15680, {"brier": 0.25})

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lovec.clauses import in_clauses, shortened, split_clauses
 from lovec.tagging import PHRASES, Revise, Revised, revise
 from lovec.tagging.revising import check_revising
+from lovec.text.clauses import in_clauses, shortened, split_clauses
+from lovec.text.untag import split_record
 from lovec.types import LovecError, Record, Sentence
-from lovec.untag import split_record
 
 PAGE = (
     "# Ada Lovelace\n\nAda wrote notes. She was born in London.\n\n## Work\n\nShe used an engine.\n\n"

@@ -18,10 +18,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from refusals import ABSTENTIONS, ANSWERS, HELD_OUT_ABSTENTIONS, HELD_OUT_ANSWERS
 
-from lovec.abstentions import is_abstention
 from lovec.datasets.factscore import read_factscore
 from lovec.datasets.wikibio import read_wikibio
-from lovec.sentences import spans, split_sentences
+from lovec.text.abstentions import is_abstention
+from lovec.text.sentences import spans, split_sentences
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("LOVEC_SHARED_DATA") or ROOT.parent / "shared" / "data")

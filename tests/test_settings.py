@@ -18,11 +18,7 @@ import lovec
 from lovec.cli.calibrate_run import CalibrateSettings
 from lovec.cli.label import LabelSettings
 from lovec.cli.tag_options import MethodSettings
-from lovec.labelling import RaySettings
-from lovec.modules import SFT, Distil, PolicyConfig
-from lovec.oracles import OpenAIOracle
-from lovec.serving.limits import RequestLimits
-from lovec.settings import (
+from lovec.core.settings import (
     LARGEST_COUNT,
     NO_EFFECT,
     Option,
@@ -34,6 +30,10 @@ from lovec.settings import (
     decisive,
     declared,
 )
+from lovec.labelling import RaySettings
+from lovec.modules import SFT, Distil, PolicyConfig
+from lovec.oracles import OpenAIOracle
+from lovec.serving.limits import RequestLimits
 from lovec.taggers import open_session
 from lovec.taggers.served_confidence import ServedConfidence
 from lovec.tagging import TextTagger

@@ -2,7 +2,7 @@
 
 import time
 
-from lovec.stopwatch import Stopwatch
+from lovec.core.stopwatch import Stopwatch
 
 
 def work(seconds):

@@ -21,6 +21,7 @@ from lovec.datasets.world import WorldSpec
 from lovec.datasets.world.cache import ensure_built
 from lovec.encoding import INSTRUCTION, Encoder
 from lovec.engines import TransformersEngine
+from lovec.models.tiny import build_tiny
 from lovec.policy import Policy, PolicyConfig
 from lovec.taggers import FreeFormTagger, IterativeTagger, Session, TaggedText, TaggedTexts, open_session, scoring
 from lovec.taggers.freeform import AnswerReader
@@ -29,9 +30,8 @@ from lovec.taggers.served_confidence import ServedConfidence
 from lovec.taggers.session import SETTINGS, settings_file
 from lovec.tagging import DEFAULT_QUESTION, Documents, TextTagger, text_record, topic_of
 from lovec.tags import TagFormat, parse
-from lovec.tiny import build_tiny
+from lovec.text.untag import split_record
 from lovec.types import Completion, LovecError, Record, Sampling, Sentence
-from lovec.untag import split_record
 
 MINI = WorldSpec(
     n_people=12, n_towns=6, n_ships=6, n_companies=4, steps=150, batch_size=4, width=32, layers=1, heads=1, ffn=32

@@ -12,10 +12,9 @@ from lovec.encoding import Encoder
 from lovec.labelling.steps import _answer
 from lovec.oracles.prompts import read_ratings
 from lovec.taggers.freeform import AnswerReader, read_answer, sentence_spans
-from lovec.tags import DEFAULT_TAGS, parse
-from lovec.thoughts import thought_length, without_thoughts
+from lovec.tags import DEFAULT_TAGS, parse, thought_length, without_thoughts
+from lovec.text.untag import split_record
 from lovec.types import Completion, Record
-from lovec.untag import split_record
 
 DRAFT = "<think>Ada? <confidence> 3 </confidence> Wait. Paris.</think>\n\n"
 ANSWER = "She was born. <confidence> 9 </confidence> In London. <confidence> 4 </confidence>"

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lovec.encoding import Encoder
+from lovec.models.tiny import build_tiny, ensure_tiny
 from lovec.tags import parse
-from lovec.tiny import build_tiny, ensure_tiny
 from lovec.types import LovecError
 
 ARCHS = ("llama", "gemma2", "qwen2", "qwen3", "phi3")
@@ -130,11 +130,11 @@ def test_a_cached_model_is_built_once(tmp_path, monkeypatch):
     folder = ensure_tiny("tiny-llama")
     assert folder.is_relative_to(tmp_path / "cache" / "tiny")
     stamp = (folder / "model.safetensors").stat().st_mtime_ns
-    monkeypatch.setattr("lovec.tiny.build_tiny", None)  # a second build would fail
+    monkeypatch.setattr("lovec.models.tiny.build_tiny", None)  # a second build would fail
     assert ensure_tiny("tiny-llama") == folder
     assert (folder / "model.safetensors").stat().st_mtime_ns == stamp
 
 
 def test_importing_tiny_loads_no_torch():
-    code = "import sys, lovec.tiny; assert not {'torch', 'transformers', 'tokenizers'} & set(sys.modules)"
+    code = "import sys, lovec.models.tiny; assert not {'torch', 'transformers', 'tokenizers'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)})

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lovec.settings import check_range
+from lovec.core.settings import check_range
 from lovec.types import LovecError
 
 

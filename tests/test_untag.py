@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lovec.documents import parts
 from lovec.labelling import SplitStep
-from lovec.sentences import split_sentences
 from lovec.tags import DEFAULT_TAGS, TagFormat
+from lovec.text.documents import parts
+from lovec.text.sentences import split_sentences
+from lovec.text.untag import untag
 from lovec.types import Record, Scale, Sentence
-from lovec.untag import untag
 
 
 def texts_and_scores(answer: str, tags: TagFormat = DEFAULT_TAGS) -> list[tuple[str, int | None]]:

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from lovec.written import NEGLIGIBLE, choice_logps, steps_behind
+from lovec.encoding.written import NEGLIGIBLE, choice_logps, steps_behind
 
 BLANK, ONE, ZERO, NINE, CLOSE = 7, 1, 0, 9, 5
 DIGITS = [[BLANK, ZERO], [BLANK, ONE, CLOSE], [BLANK, NINE], [BLANK, ONE, ZERO]]

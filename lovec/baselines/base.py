@@ -8,10 +8,10 @@ from functools import partial
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
 from lovec.baselines.samples import Samples
+from lovec.core.settings import CheckedSettings, PlainWord, check_choice, check_range
+from lovec.core.stopwatch import Stopwatch
 from lovec.encoding import Encoder
-from lovec.prompts import prompt
-from lovec.settings import CheckedSettings, PlainWord, check_choice, check_range
-from lovec.stopwatch import Stopwatch
+from lovec.encoding.prompts import prompt
 from lovec.types import Engine, LovecError, Record
 
 

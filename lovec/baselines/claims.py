@@ -9,7 +9,7 @@ from typing import Annotated
 from lovec.baselines.base import Baseline, BaselineResources, Claim, Judge, relations
 from lovec.baselines.judges import YesNoJudge
 from lovec.baselines.plain import PlainText, plain_texts
-from lovec.settings import PlainWord, Setting
+from lovec.core.settings import PlainWord, Setting
 from lovec.types import MOST_TOP, Record, TokenScores, token_scorer
 
 

@@ -11,8 +11,8 @@ from typing import ClassVar
 from lovec.baselines.base import Baseline, BaselineResources, Claim, Judge, Work
 from lovec.baselines.judges import YesNoJudge
 from lovec.baselines.samples import brought_samples
-from lovec.sentences import split_sentences
-from lovec.settings import Count, PlainWord, check_range
+from lovec.core.settings import Count, PlainWord, check_range
+from lovec.text.sentences import split_sentences
 from lovec.types import LovecError, Record
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from lovec.settings import check_count
+from lovec.core.settings import check_count
 from lovec.types import DEFAULT_SCALE, Record, Scale
 
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 from lovec.baselines.base import Claim, Judge, relations
 from lovec.baselines.consistency import SampleBaseline
-from lovec.sentences import split_sentences
-from lovec.settings import Count, PlainWord
+from lovec.core.settings import Count, PlainWord
+from lovec.text.sentences import split_sentences
 from lovec.types import Record
 
 _WORD = re.compile(r"\w+")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from lovec.baselines.base import BaselineResources, Claim, Judge, Relation
 from lovec.datasets.world.reading import relation, support
-from lovec.reply_scoring import SentenceQuestion, first_reply_probability
+from lovec.encoding.reply_scoring import SentenceQuestion, first_reply_probability
 from lovec.types import LovecError
 
 

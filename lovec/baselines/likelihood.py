@@ -9,10 +9,10 @@ from typing import Literal, TypeAlias
 
 from lovec.baselines.base import Baseline, BaselineResources, Work
 from lovec.baselines.plain import PlainText, plain_texts
+from lovec.core.settings import Count, PlainWord
 from lovec.encoding import Grounding
-from lovec.grounding import DEFAULT_SOURCE_TOKENS, encoder_of
-from lovec.prompts import prompt
-from lovec.settings import Count, PlainWord
+from lovec.encoding.grounding import DEFAULT_SOURCE_TOKENS, encoder_of
+from lovec.encoding.prompts import prompt
 from lovec.types import Record, token_scorer
 
 How: TypeAlias = Literal["mean", "sum", "min"]
@@ -50,7 +50,7 @@ class SentenceLikelihood(Baseline):
         evidence: whether the evidence is left out ("none"), is read before the answer ("given"), or both are compared
             ("gain").
         evidence_tokens: the most tokens of evidence; longer evidence is cut as for grounded adapters, see
-            ``lovec.grounding.GroundedEncoder``.
+            ``lovec.encoding.grounding.GroundedEncoder``.
 
     Raises:
         LovecError: ``how`` or ``evidence`` is not one of these, or the number of tokens is not positive; when tagging,

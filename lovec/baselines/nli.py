@@ -9,10 +9,10 @@ from typing import Annotated, Any
 from weakref import WeakValueDictionary
 
 from lovec.baselines.base import BaselineResources, Claim, Judge, Relation
-from lovec.hub import HubName, hub_errors
-from lovec.imports import without_progress_bars
-from lovec.notices import DoublingWarning
-from lovec.settings import NO_EFFECT, Count, checked
+from lovec.core.hub import HubName, hub_errors
+from lovec.core.imports import without_progress_bars
+from lovec.core.notices import DoublingWarning
+from lovec.core.settings import NO_EFFECT, Count, checked
 from lovec.types import LovecError
 
 log = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ class NLIJudge(Judge):
         Raises:
             LovecError: there is no such model, or its labels do not name entailment and contradiction.
         """
-        from lovec.devices import device_of
+        from lovec.core.devices import device_of
 
         device = str(device_of(self.device))
         key = (self.model, device)

@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 
 from lovec.baselines.base import Baseline
-from lovec.datasets.cutting import words_of
-from lovec.settings import PlainWord
+from lovec.core.settings import PlainWord
+from lovec.text.cutting import words_of
 from lovec.types import Record
 
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3})")  # "1,815" and "1815" are one number

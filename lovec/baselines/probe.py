@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from lovec.baselines.base import Baseline
 from lovec.baselines.plain import plain_texts
 from lovec.baselines.ridge import Ridge, cross_validated, held_out_values, parts_by_question
-from lovec.settings import Count, CountFromTwo, PlainWord, check_count
+from lovec.core.settings import Count, CountFromTwo, PlainWord, check_count
 from lovec.types import Engine, LovecError, Record
 
 if TYPE_CHECKING:

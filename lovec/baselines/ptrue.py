@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from lovec.baselines.base import Baseline, BaselineResources, Wording, Work
+from lovec.core.settings import PlainWord
 from lovec.encoding import Encoder
-from lovec.reply_scoring import SentenceQuestion, first_reply_probability
-from lovec.settings import PlainWord
+from lovec.encoding.reply_scoring import SentenceQuestion, first_reply_probability
 from lovec.types import Record
 
 

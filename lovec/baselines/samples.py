@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+from lovec.core.notices import DoublingWarning
+from lovec.core.settings import Count, Positive, Seed, checked
+from lovec.core.stopwatch import Stopwatch
 from lovec.encoding import Encoder
-from lovec.notices import DoublingWarning
-from lovec.settings import Count, Positive, Seed, checked
-from lovec.stopwatch import Stopwatch
 from lovec.tags import strip
 from lovec.types import Engine, LovecError, Record, Sampling
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from lovec.baselines.base import Baseline, BaselineResources, Work
-from lovec.reply_scoring import SentenceQuestion
-from lovec.settings import PlainWord
+from lovec.core.settings import PlainWord
+from lovec.encoding.reply_scoring import SentenceQuestion
 from lovec.types import DEFAULT_SCALE, Record, Sentence
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from lovec.baselines.base import Baseline
 from lovec.baselines.ridge import Ridge, cross_validated, held_out_values, parts_by_question
-from lovec.settings import Count, CountFromTwo, PlainWord
+from lovec.core.settings import Count, CountFromTwo, PlainWord
 from lovec.types import LovecError, Record
 
 if TYPE_CHECKING:

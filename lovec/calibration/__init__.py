@@ -11,7 +11,7 @@ from lovec.calibration.fitting import Fitted, fit_map
 from lovec.calibration.maps import Beta, Calibrator, Identity, Isotonic, Platt, Stack
 from lovec.calibration.scores import ScoreCalibration, calibrate_scores, load_calibration
 from lovec.calibration.watching import Rated, Watch
-from lovec.provenance import weights_digest
+from lovec.core.provenance import weights_digest
 
 __all__ = [
     "Beta",

@@ -20,10 +20,8 @@ from lovec.calibration.drift import Histogram
 from lovec.calibration.features import check_names, feature_row
 from lovec.calibration.fitting import Answer, Fitted, Labelled, feature_names, fit_labelled
 from lovec.calibration.maps import FeatureMap, Identity, Stack, feature_map_from_dict
-from lovec.metrics.bootstrap import MAIN
-from lovec.metrics.records import READOUTS
-from lovec.notices import counted
-from lovec.plain import (
+from lovec.core.notices import counted
+from lovec.core.plain import (
     PlainObject,
     Within,
     checked_list,
@@ -34,8 +32,10 @@ from lovec.plain import (
     read_object,
     wrong,
 )
-from lovec.provenance import Provenance
-from lovec.settings import check_range, checked
+from lovec.core.provenance import Provenance
+from lovec.core.settings import check_range, checked
+from lovec.metrics.bootstrap import MAIN
+from lovec.metrics.records import READOUTS
 from lovec.types import DEFAULT_SCALE, FittedMode, LovecError, Promise, Record, Sentence
 
 VERSIONS = (1, 2)

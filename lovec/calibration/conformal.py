@@ -24,9 +24,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from lovec.calibration.logistic import Array
-from lovec.notices import counted
-from lovec.plain import PlainObject, Share, checked_number, plain_object, read_object, wrong
-from lovec.settings import check_choice, check_range, check_seed
+from lovec.core.notices import counted
+from lovec.core.plain import PlainObject, Share, checked_number, plain_object, read_object, wrong
+from lovec.core.settings import check_choice, check_range, check_seed
 from lovec.types import LovecError, Promise, Record, Sentence
 
 TRUE_FROM = 0.5

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from lovec.plain import PlainObject, Share, checked_number
+from lovec.core.plain import PlainObject, Share, checked_number
 from lovec.types import LovecError
 
 BINS = 20

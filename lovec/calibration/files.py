@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import get_args
 
 from lovec.calibration.calibration import Calibration
-from lovec.files import read_json, write_text
-from lovec.plain import checked_list, checked_object
-from lovec.provenance import Provenance, weights_digest
-from lovec.types import CALIBRATION_FILE, FittedMode, LovecError
+from lovec.core.files import read_json, write_text
+from lovec.core.hub import CALIBRATION_FILE
+from lovec.core.plain import checked_list, checked_object
+from lovec.core.provenance import Provenance, weights_digest
+from lovec.types import FittedMode, LovecError
 
 MOST_BYTES = 8_000_000
 """Largest file that is read."""

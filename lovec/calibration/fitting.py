@@ -15,12 +15,12 @@ from lovec.calibration.conformal import Passage
 from lovec.calibration.features import check_names, feature_row
 from lovec.calibration.logistic import Array
 from lovec.calibration.maps import MAPS, STRENGTHS, ConfidenceMap, FeatureMap, Isotonic, Platt, Stack
+from lovec.core.notices import counted
+from lovec.core.settings import check_count, check_seed
 from lovec.metrics.bootstrap import QuestionPairs, intervals, resample
 from lovec.metrics.functional import brier_score, checked_pair, ece_m, spearman
 from lovec.metrics.records import READOUTS
 from lovec.metrics.table import METRICS
-from lovec.notices import counted
-from lovec.settings import check_count, check_seed
 from lovec.types import LovecError, Record
 
 LEAST_LABELS = 200

@@ -13,9 +13,9 @@ from scipy.optimize import isotonic_regression
 from scipy.special import expit, logit
 
 from lovec.calibration.logistic import Array, fit_logistic, softened
+from lovec.core.plain import MOST_NUMBERS, PlainObject, Within, checked_number, checked_numbers, read_object
+from lovec.core.settings import Finite, NonNegative, Positive, Setting, check_range, checked
 from lovec.metrics.functional import checked_pair
-from lovec.plain import MOST_NUMBERS, PlainObject, Within, checked_number, checked_numbers, read_object
-from lovec.settings import Finite, NonNegative, Positive, Setting, check_range, checked
 from lovec.types import LovecError
 
 STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)

@@ -20,12 +20,12 @@ from lovec.calibration.fitting import Fitted, Labelled, Words, fit_labelled
 from lovec.calibration.judged import LEAST_GROUPS, corrected_labels, judged_guarantee
 from lovec.calibration.logistic import Array
 from lovec.calibration.maps import Stack
-from lovec.files import read_json, write_text
+from lovec.core.files import read_json, write_text
+from lovec.core.notices import counted
+from lovec.core.plain import PlainObject, Within, checked_numbers, checked_object, checked_text, read_object, wrong
+from lovec.core.settings import check_range
 from lovec.metrics.grouped import ranks
 from lovec.metrics.powered import Judged
-from lovec.notices import counted
-from lovec.plain import PlainObject, Within, checked_numbers, checked_object, checked_text, read_object, wrong
-from lovec.settings import check_range
 from lovec.types import LovecError
 
 Kind: TypeAlias = Literal["confidence", "uncertainty"]

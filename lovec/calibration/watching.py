@@ -21,8 +21,8 @@ from numpy.typing import ArrayLike
 from lovec.calibration.conformal import Guarantee, Passage, holds, retention
 from lovec.calibration.drift import LEVEL
 from lovec.calibration.logistic import Array
-from lovec.plain import PlainObject, Share, Within
-from lovec.settings import LARGEST, check_range
+from lovec.core.plain import PlainObject, Share, Within
+from lovec.core.settings import LARGEST, check_range
 from lovec.types import LovecError
 
 TOLERANCE = 0.05

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from lovec.notices import counted
-from lovec.progress import rounded_time
+from lovec.core.notices import counted
+from lovec.core.progress import rounded_time
 
 VALIDATION, PROBE = "validation", "probe"
 

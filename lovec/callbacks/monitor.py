@@ -19,7 +19,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_warn
 
 from lovec.callbacks.probe import PROBE_PREFIX, Probe
-from lovec.settings import Count, CountFromZero, NonNegative, Setting, checked
+from lovec.core.settings import Count, CountFromZero, NonNegative, Setting, checked
 from lovec.types import MODES
 
 VALIDATION_PREFIXES = ("val/", *(f"val/{mode}/" for mode in MODES))

@@ -15,13 +15,13 @@ from lightning.pytorch.utilities import rank_zero_info
 from torchmetrics import Metric
 
 from lovec.callbacks.estimate import PROBE
+from lovec.core.progress import doing, rounded_time
+from lovec.core.randomness import seeded
+from lovec.core.settings import Count, CountFromZero, PositiveShare, checked
 from lovec.evaluation.evaluator import label
 from lovec.evaluation.processes import barrier, own_share, reduce_over_processes
 from lovec.metrics import suite
 from lovec.metrics.records import answer_statistics, sentence_pairs
-from lovec.progress import doing, rounded_time
-from lovec.randomness import seeded
-from lovec.settings import Count, CountFromZero, PositiveShare, checked
 from lovec.taggers import FreeFormTagger
 from lovec.types import OnToken, Record, Sampling
 

@@ -12,9 +12,9 @@ from typing import Any
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ProgressBar
 
+from lovec.core.progress import EVERY, LINES, Heartbeat, clock, doing, is_quiet
+from lovec.core.settings import NonNegative, checked
 from lovec.metrics.table import metric_info
-from lovec.progress import EVERY, LINES, Heartbeat, clock, doing, is_quiet
-from lovec.settings import NonNegative, checked
 
 _WORTH_SAYING = 20.0  # seconds; how long a shorter training takes is not said
 

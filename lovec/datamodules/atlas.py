@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeAlias, get_args
 
+from lovec.core.settings import NO_EFFECT, Count, PlainWord, check_choice
 from lovec.datamodules.base import RecordsDataModule
 from lovec.datasets.atlas.shipped import Part, atlas_records
 from lovec.oracles.atlas import AtlasOracle
-from lovec.settings import NO_EFFECT, Count, PlainWord, check_choice
 from lovec.types import Record
 
 TestSet: TypeAlias = Literal["test", "other-words", "one-fact", "countries"]

@@ -15,12 +15,12 @@ from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
 from lovec.baselines import Judge, Wording
+from lovec.core.notices import counted
+from lovec.core.provenance import text_digest
+from lovec.core.settings import CheckedSettings, Count, CountFromZero, Seed
 from lovec.datasets.jsonl import record_to_dict
 from lovec.datasets.pairs import WrongScores, usable, with_rejected
 from lovec.datasets.stored import StoredRecords
-from lovec.notices import counted
-from lovec.provenance import text_digest
-from lovec.settings import CheckedSettings, Count, CountFromZero, Seed
 from lovec.tags import DEFAULT_TAGS, TagFormat
 from lovec.types import DEFAULT_SCALE, LovecError, Oracle, Record, Scale, Unit
 

@@ -10,14 +10,14 @@ from typing import Any
 
 from lightning.pytorch.utilities import rank_zero_info
 
+from lovec.core.notices import counted
+from lovec.core.settings import PlainWord, ProperShare
 from lovec.datamodules.base import UNLABELLED, RecordsDataModule
 from lovec.datasets.names import slug
 from lovec.datasets.stored import read_stored
-from lovec.notices import counted
-from lovec.settings import PlainWord, ProperShare
 from lovec.tags import TagFormat
+from lovec.text.untag import untag
 from lovec.types import LovecError, Record
-from lovec.untag import untag
 
 
 class FilesDataModule(RecordsDataModule):

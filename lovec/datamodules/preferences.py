@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from lovec.core.settings import ProperShare
 from lovec.datamodules.files import FilesDataModule
 from lovec.datasets.layouts import read_any
-from lovec.settings import ProperShare
+from lovec.text.untag import untag
 from lovec.types import Record
-from lovec.untag import untag
 
 
 class Demonstrations(FilesDataModule):

@@ -14,17 +14,17 @@ from typing import Annotated, Any, Literal, TypeAlias
 from lightning.pytorch.trainer.states import TrainerFn
 
 from lovec.baselines import WORLD_WORDING, FactsJudge, Wording
+from lovec.core.files import atomic_folder
+from lovec.core.imports import without_progress_bars
+from lovec.core.progress import note
+from lovec.core.provenance import text_digest
+from lovec.core.settings import NO_EFFECT, CountFromZero, PlainWord, Positive, Share, check_choice
 from lovec.datamodules.base import RecordsDataModule
 from lovec.datasets.jsonl import read_records, write_records
 from lovec.datasets.world import EmbeddedWorld, ensure_world, grading, text
 from lovec.datasets.world.cache import code_of
 from lovec.encoding import Encoder
-from lovec.files import atomic_folder
-from lovec.imports import without_progress_bars
 from lovec.oracles.world import WorldOracle
-from lovec.progress import note
-from lovec.provenance import text_digest
-from lovec.settings import NO_EFFECT, CountFromZero, PlainWord, Positive, Share, check_choice
 from lovec.tags import DEFAULT_TAGS
 from lovec.types import Completion, Engine, LovecError, Record, Sampling, Sentence, Unit
 

@@ -14,8 +14,8 @@ from typing import Any
 from lovec.datasets.rows import Reading, Row, layout
 from lovec.datasets.values import flag_of
 from lovec.encoding import QUESTION
-from lovec.sentences import split_sentences
 from lovec.tags import DEFAULT_TAGS, TaggedSentence, parse, strip
+from lovec.text.sentences import split_sentences
 from lovec.types import DEFAULT_SCALE, LovecError, Record, Sentence, to_rating
 
 _HEADER = "<|start_header_id|>assistant<|end_header_id|>\n\n"  # which the authors' sampling leaves before answers

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Annotated, Any
 
+from lovec.core.settings import Setting, checked
 from lovec.datasets.rows import Row
 from lovec.datasets.uncertainty import scorers
 from lovec.datasets.values import confidence_of, is_number, label_column, plain_name, says_opposite
-from lovec.settings import Setting, checked
 from lovec.types import LovecError
 
 CONFIDENCES = (

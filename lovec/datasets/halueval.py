@@ -18,8 +18,8 @@ from pathlib import Path
 from lovec.datasets.names import Ids
 from lovec.datasets.places import fact_sentences, of_clauses
 from lovec.datasets.rows import Reading, Row, layout, read_as
-from lovec.documents import parts
-from lovec.sentences import split_sentences
+from lovec.text.documents import parts
+from lovec.text.sentences import split_sentences
 from lovec.types import LovecError, Record, Sentence, Unit
 
 _BY_PEOPLE = "human-*.json"

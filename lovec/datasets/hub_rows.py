@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from lovec.hub import HubName, hub_errors
+from lovec.core.hub import HubName, hub_errors
 from lovec.types import LovecError
 
 STREAMED = 2**30

@@ -20,7 +20,7 @@ from io import BufferedReader
 from stat import S_ISDIR, S_ISREG
 from typing import IO, Any, AnyStr, get_args
 
-from lovec.files import atomic_file
+from lovec.core.files import atomic_file
 from lovec.types import DEFAULT_SCALE, STATEMENT, Action, LovecError, PartKind, Record, Sentence
 
 RECORD_KEYS = tuple(f.name for f in fields(Record))

@@ -14,6 +14,9 @@ from dataclasses import replace
 from functools import cache
 from itertools import chain
 
+from lovec.core.notices import listed
+from lovec.core.plugins import PluginError, plugins
+from lovec.core.progress import is_quiet
 from lovec.datasets import (
     authors,
     checkers,
@@ -28,9 +31,6 @@ from lovec.datasets import (
 )
 from lovec.datasets.jsonl import RECORD_KEYS, records_of
 from lovec.datasets.rows import Layout, Reading, Row, read_records_of, read_rows
-from lovec.notices import listed
-from lovec.plugins import PluginError, plugins
-from lovec.progress import is_quiet
 from lovec.types import LovecError, Record
 
 log = logging.getLogger(__name__)

@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from lovec.datasets.rows import Reading, Row, layout
-from lovec.documents import parts
 from lovec.metrics.spans import (
     Span,
     character_correlation,
@@ -21,7 +20,8 @@ from lovec.metrics.spans import (
     iou,
     marked_spans,
 )
-from lovec.sentences import Places
+from lovec.text.documents import parts
+from lovec.text.sentences import Places
 from lovec.types import LovecError, Record
 
 SOFT, HARD, PREDICTED = "soft_labels", "hard_labels", "predicted"

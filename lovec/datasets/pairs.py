@@ -8,7 +8,7 @@ from dataclasses import replace
 from random import Random
 from typing import Literal, TypeAlias
 
-from lovec.settings import check_choice
+from lovec.core.settings import check_choice
 from lovec.types import DEFAULT_SCALE, LovecError, Record, Scale
 
 WrongScores: TypeAlias = Literal["uniform", "near"]

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import TypeVar
 
-from lovec.clauses import spans
+from lovec.text.clauses import spans
 
 _WORD = re.compile(r"[^\W_]+")
 _STEM = 6  # letters by which two forms of a word are taken for the same

@@ -7,10 +7,10 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from lovec.core.notices import listed
 from lovec.datasets.hub import HubDataset
 from lovec.datasets.names import Ids
 from lovec.encoding import QUESTION
-from lovec.notices import listed
 from lovec.types import LovecError, Record
 
 HUB = HubDataset("wentingzhao/WildHallucinations", "train", ("entity", "info"))

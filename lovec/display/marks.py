@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from rich.text import Text
 
-from lovec.sentences import Places
+from lovec.text.sentences import Places
 from lovec.types import Sentence, to_rating
 
 BANDS: Mapping[str, str] = {

@@ -13,10 +13,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lovec.clauses import sentence_confidences
+from lovec.core.notices import counted
+from lovec.core.templates import load_template
 from lovec.display.marks import BANDS, DISAGREEMENT, Breaks, band, describe, disagrees, number, source_number, visible
-from lovec.notices import counted
-from lovec.templates import load_template
+from lovec.text.clauses import sentence_confidences
 from lovec.types import Keeps, Record, Sentence
 
 PALETTES: Mapping[str, Mapping[str, str]] = {

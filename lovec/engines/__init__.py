@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from lovec import moved
+from lovec.core import moved
 from lovec.engines.server import RemoteVllm
 from lovec.engines.transformers import TransformersEngine
 from lovec.engines.vllm import VllmEngine

@@ -21,9 +21,9 @@ from typing import TypeAlias
 
 import torch
 
-from lovec.choices import ChoiceTree
+from lovec.encoding.choices import ChoiceTree
+from lovec.encoding.written import Steps
 from lovec.types import MOST_WATCHED
-from lovec.written import Steps
 
 _NODES_PER_QUERY = 1.5  # a round of continuations that passes fewer nodes per query is followed by single steps
 

@@ -11,13 +11,13 @@ from functools import partial
 from itertools import groupby
 from typing import Any, TypeVar
 
-from lovec.calls import ApiClient, CallFailed, MalformedReply
-from lovec.choices import NO_CHOICES, ChoiceTree
+from lovec.core.calls import ApiClient, CallFailed, MalformedReply
+from lovec.encoding.choices import NO_CHOICES, ChoiceTree
+from lovec.encoding.written import Steps
 from lovec.engines.choice_scoring import TokenQuery, score_by_continuations
 from lovec.engines.common import SampleRow, TokenCallback, TokenReply, checked_texts, reply_scores, with_choices
 from lovec.engines.token_scoring import check_starts
 from lovec.types import LovecError, Sampling, TokenScores
-from lovec.written import Steps
 
 T = TypeVar("T")
 

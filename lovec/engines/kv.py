@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lovec.choices import NO_CHOICES, AttentionKind, ChoiceTree
+from lovec.encoding.choices import NO_CHOICES, AttentionKind, ChoiceTree
 from lovec.engines.growing import GrowingCache, GrowingTensor
 
 _MOST_SLOTS = 1.25

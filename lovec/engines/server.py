@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 from uuid import uuid4
 
-from lovec.calls import ApiClient, CallFailed, ServerRefused, read_key, server_address
-from lovec.choices import ChoiceTree
+from lovec.core.calls import ApiClient, CallFailed, ServerRefused, read_key, server_address
+from lovec.core.settings import Count, CountFromZero, Positive, checked
+from lovec.encoding.choices import ChoiceTree
 from lovec.engines.adapters import read_adapter_config
 from lovec.engines.common import by_prompt, check_vllm_temperature, on_finalize, sample_rows
 from lovec.engines.completions import CallbackFailed, CompletionClient, Prefill, read_models
 from lovec.engines.server_connection import Connection
-from lovec.settings import Count, CountFromZero, Positive, checked
 from lovec.types import Completion, LovecError, OnToken, Sampling, TokenScores
 
 T = TypeVar("T")

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lovec.calls import CallFailed, ServerRefused
+from lovec.core.calls import CallFailed, ServerRefused
 from lovec.engines.adapters import AdapterFolders
 from lovec.engines.completions import CompletionClient
 from lovec.types import LovecError

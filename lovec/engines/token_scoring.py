@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lovec.settings import check_count
+from lovec.core.settings import check_count
 from lovec.types import MOST_TOP, LovecError, TokenScores
 
 _LOGITS_AT_ONCE = 1 << 24

@@ -13,13 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lovec.choices import NO_CHOICES, AttentionKind, ChoiceTree, rows_at_once
+from lovec.core.notices import counted
+from lovec.core.progress import Activity, doing
+from lovec.core.settings import Count, check_count, checked
+from lovec.encoding.choices import NO_CHOICES, AttentionKind, ChoiceTree, rows_at_once
 from lovec.engines.common import SampleRow, by_prompt, checked_texts, sample_rows
 from lovec.engines.kv import CachedRows
 from lovec.engines.token_scoring import check_starts, outputs_of, token_scores
-from lovec.notices import counted
-from lovec.progress import Activity, doing
-from lovec.settings import Count, check_count, checked
 from lovec.types import Completion, LovecError, OnToken, Sampling, TokenScores
 
 MIN_SHARED = 32

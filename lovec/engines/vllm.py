@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from lovec.choices import ChoiceTree
+from lovec.core.settings import Count, PlainWord, Positive, PositiveShare, Setting, checked
+from lovec.encoding.choices import ChoiceTree
 from lovec.engines.adapters import AdapterFolders, read_adapter_config
 from lovec.engines.choice_scoring import TokenQuery, score_by_paths
 from lovec.engines.common import (
@@ -20,7 +21,6 @@ from lovec.engines.common import (
 )
 from lovec.engines.token_scoring import check_starts
 from lovec.engines.vllm_local import RANKS, LocalVllm, VllmRequest
-from lovec.settings import Count, PlainWord, Positive, PositiveShare, Setting, checked
 from lovec.types import Completion, LovecError, OnToken, Sampling, TokenScores
 
 

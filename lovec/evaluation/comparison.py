@@ -8,9 +8,9 @@ from typing import Annotated, Any
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from lightning.pytorch.utilities import rank_zero_info
 
+from lovec.core.settings import NO_EFFECT, PlainWord
 from lovec.evaluation.measurement import VANILLA
 from lovec.evaluation.module import EvaluationModule
-from lovec.settings import NO_EFFECT, PlainWord
 from lovec.types import FREE_FORM, LovecError, Record
 
 

@@ -14,8 +14,8 @@ from lightning.pytorch.utilities import rank_zero_info
 from torch import nn
 from torchmetrics import Metric
 
-from lovec.abstentions import is_abstention
-from lovec.imports import import_function
+from lovec.core.imports import import_function
+from lovec.core.settings import Count, CountFromZero, PlainWord, Setting, check_range, checked
 from lovec.metrics.records import (
     READOUTS,
     answer_statistics,
@@ -26,9 +26,9 @@ from lovec.metrics.records import (
 )
 from lovec.metrics.suite import CalibrationSuite, user_metric_infos
 from lovec.metrics.table import METRICS
-from lovec.settings import Count, CountFromZero, PlainWord, Setting, check_range, checked
 from lovec.taggers.scoring import History
 from lovec.taggers.scoring_check import SENTENCES
+from lovec.text.abstentions import is_abstention
 from lovec.types import (
     ITERATIVE,
     MODES,
@@ -75,7 +75,7 @@ class EvaluationConfig:
         adapter: PEFT adapter that `test` measures; null takes the run's own.
         embedder: makes vectors of sentences, for the semantic diversity of answers; null leaves that metric out.
         abstentions: import path of a function that tells whether an answer declines, or of a class without arguments
-            that makes one; null takes `lovec.abstentions.is_abstention`.
+            that makes one; null takes `lovec.text.abstentions.is_abstention`.
         metrics: torchmetrics of your own, each with update(confidence, factuality); they become columns of every table.
 
     Raises:

@@ -14,7 +14,6 @@ from typing import Any
 
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
-from lovec import stopwatch
 from lovec.baselines import (
     Baseline,
     BaselineResources,
@@ -25,18 +24,19 @@ from lovec.baselines import (
 )
 from lovec.baselines.base import with_confidences
 from lovec.calibration import Isotonic, Platt
+from lovec.core import stopwatch
+from lovec.core.files import write_text
+from lovec.core.progress import doing
+from lovec.core.stopwatch import Stopwatch
 from lovec.datasets.jsonl import write_records
 from lovec.encoding import Author
 from lovec.evaluation.evaluator import EvaluationConfig, Evaluator, answered, tagged_file
 from lovec.evaluation.next_tokens import next_tokens
 from lovec.evaluation.processes import barrier, gather, in_data_order, own_share
 from lovec.evaluation.run_folders import RESULTS, TestFolder
-from lovec.files import write_text
 from lovec.metrics.records import READOUTS, sentence_pairs
+from lovec.metrics.results import write_results, written_by
 from lovec.policy import Policy
-from lovec.progress import doing
-from lovec.results import write_results, written_by
-from lovec.stopwatch import Stopwatch
 from lovec.taggers import IterativeTagger
 from lovec.taggers.scoring_check import scoring_difference
 from lovec.taggers.served_confidence import DEPLOYED, ServedConfidence

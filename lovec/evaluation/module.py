@@ -15,8 +15,14 @@ from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_info
 
 from lovec.baselines import Baseline, BaselineResources, Samples, Wording
+from lovec.core.files import check_writable, same_content
+from lovec.core.notices import counted
+from lovec.core.progress import doing
+from lovec.core.provenance import Provenance, weights_of
+from lovec.core.settings import NO_EFFECT, CheckedSettings, Seed
 from lovec.datasets.jsonl import record_to_dict, write_records
 from lovec.encoding import Encoder, Grounding, Scoring
+from lovec.encoding.grounding import encoder_of
 from lovec.engines import TransformersEngine
 from lovec.evaluation.evaluator import EvaluationConfig, Evaluator, answered
 from lovec.evaluation.measurement import Measurement, check_method_names
@@ -24,10 +30,7 @@ from lovec.evaluation.processes import barrier, in_data_order, load_policy, rais
 from lovec.evaluation.prompting import grounding_of, instruction_of, scoring_of
 from lovec.evaluation.run_folders import UNFINISHED, TestFolder, predictions_file, set_aside
 from lovec.evaluation.stopping import SignalConnector
-from lovec.files import check_writable, same_content
-from lovec.grounding import encoder_of
 from lovec.models import resolve_model
-from lovec.notices import counted
 from lovec.policy import Policy, PolicyConfig, check_adapter, is_adapter, load_stops
 from lovec.policy.checkpoints import (
     KEY,
@@ -50,9 +53,6 @@ from lovec.policy.fingerprint import (
     scoring_in,
     start_of,
 )
-from lovec.progress import doing
-from lovec.provenance import Provenance, weights_of
-from lovec.settings import NO_EFFECT, CheckedSettings, Seed
 from lovec.taggers import FreeFormTagger, IterativeTagger
 from lovec.taggers.served_confidence import ServedConfidence, with_mean_readout
 from lovec.taggers.session import adapter_folder, policy_provenance

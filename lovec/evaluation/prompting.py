@@ -8,7 +8,7 @@ from textwrap import shorten
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
 from lovec.encoding import DEFAULT_SCORING, Grounding, Scoring, default_grounding, default_instruction
-from lovec.grounding import DEFAULT_SOURCE_TOKENS
+from lovec.encoding.grounding import DEFAULT_SOURCE_TOKENS
 from lovec.policy import PolicyConfig
 from lovec.taggers.session import adapter_folder, trained_format
 from lovec.tags import TagFormat

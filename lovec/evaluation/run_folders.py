@@ -15,9 +15,9 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from lovec.core.files import same_content, write_text
+from lovec.core.provenance import Provenance
 from lovec.datasets.names import slug
-from lovec.files import same_content, write_text
-from lovec.provenance import Provenance
 from lovec.types import LovecError
 
 RESULTS = "results.json"

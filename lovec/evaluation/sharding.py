@@ -8,9 +8,9 @@ from typing import Any
 from lightning.pytorch import Trainer
 from lightning.pytorch.strategies import ModelParallelStrategy, Strategy
 
+from lovec.core.settings import Count, checked
 from lovec.policy import Policy
 from lovec.policy.sharding import CollectiveForwards, shard_base
-from lovec.settings import Count, checked
 from lovec.types import LovecError
 
 

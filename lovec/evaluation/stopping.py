@@ -19,9 +19,9 @@ import torch.distributed as dist
 from lightning.pytorch import Trainer
 from lightning.pytorch.trainer.connectors.signal_connector import _SignalConnector
 
+from lovec.core.progress import rounded_time
+from lovec.core.signals import SIGNALS, Terminated
 from lovec.evaluation.processes import barrier
-from lovec.progress import rounded_time
-from lovec.signals import SIGNALS, Terminated
 
 TERMINATED = "terminated.ckpt"
 """Name of the checkpoint that is written after a signal, in the folder of the run."""

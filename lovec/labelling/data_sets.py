@@ -11,8 +11,8 @@ from inspect import signature
 from typing import Any
 
 import lovec.datamodules
+from lovec.core.imports import import_object
 from lovec.datamodules import RecordsDataModule
-from lovec.imports import import_object
 from lovec.labelling.sources import Shard, Source, first_source, input_digest
 from lovec.types import LovecError, Record
 

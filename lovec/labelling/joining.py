@@ -19,11 +19,11 @@ from itertools import islice, pairwise, zip_longest
 from pathlib import Path
 from typing import TypeAlias
 
-from lovec.files import atomic_file, check_output, check_unused
+from lovec.core.files import atomic_file, check_output, check_unused
+from lovec.core.notices import counted, listed
+from lovec.core.provenance import Origin
 from lovec.labelling.sources import Shard
 from lovec.labelling.stage import FAILURES, STAGES, Counts, Manifest, manifest_of, save_manifest
-from lovec.notices import counted, listed
-from lovec.provenance import Origin
 from lovec.types import LovecError
 
 Lines: TypeAlias = list[tuple[str, bytes]]

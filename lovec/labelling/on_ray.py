@@ -15,7 +15,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from lovec.files import write_text
+from lovec.core.files import write_text
 from lovec.labelling.ray_files import CHUNKS, ID, RESULTS, TRIES, RaySettings, read_results, write_chunk
 from lovec.labelling.stage import Chunk, Json, Stage, Written
 from lovec.types import LovecError

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from lovec.core.settings import NO_EFFECT, Count, NonNegative, Positive, checked
 from lovec.labelling.stage import Chunk, Written
-from lovec.settings import NO_EFFECT, Count, NonNegative, Positive, checked
 from lovec.types import LovecError, Record, Sentence
 
 ID = "id"

@@ -9,9 +9,9 @@ from typing import Any
 
 import yaml
 
-from lovec.files import write_text
+from lovec.core.files import write_text
+from lovec.core.notices import counted
 from lovec.labelling.splitting import SPLITS
-from lovec.notices import counted
 
 RECIPE = "recipe.yaml"
 """Name of the recipe."""

@@ -10,12 +10,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
+from lovec.core.provenance import file_digest
+from lovec.core.settings import Count, checked
 from lovec.datasets.evidence import open_evidence, with_evidence
 from lovec.datasets.hub_rows import HubRows
 from lovec.datasets.jsonl import open_input, read_objects, record_from_dict
 from lovec.datasets.layouts import read_any
-from lovec.provenance import file_digest
-from lovec.settings import Count, checked
 from lovec.types import LovecError, Record
 
 T = TypeVar("T")

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lovec.core.files import atomic_file, check_unused, read_json, write_text
+from lovec.core.plain import checked_integer, checked_text, wrong
+from lovec.core.provenance import Origin
+from lovec.core.settings import Probability, checked
 from lovec.datasets.jsonl import json_line, record_to_dict
 from lovec.encoding import QUESTION
-from lovec.files import atomic_file, check_unused, read_json, write_text
 from lovec.labelling.sources import input_digest, stage_file
 from lovec.labelling.stage import Counts
-from lovec.plain import checked_integer, checked_text, wrong
-from lovec.provenance import Origin
-from lovec.settings import Probability, checked
 from lovec.types import LovecError, Record
 
 SPLITS = ("train", "dev", "test")

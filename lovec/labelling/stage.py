@@ -17,12 +17,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, TypeAlias
 
+from lovec.core.files import read_json, write_text
+from lovec.core.plain import checked_integer, checked_list, checked_number, checked_object, checked_text, wrong
+from lovec.core.provenance import Origin
+from lovec.core.settings import Count, checked
 from lovec.datasets.jsonl import json_line, record_to_dict
-from lovec.files import read_json, write_text
 from lovec.labelling.sources import Source, input_digest
-from lovec.plain import checked_integer, checked_list, checked_number, checked_object, checked_text, wrong
-from lovec.provenance import Origin
-from lovec.settings import Count, checked
 from lovec.types import LovecError, Record
 
 STAGES = {

@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from lovec.core.settings import Seed, checked
 from lovec.datasets.pairs import WrongScores, with_rejected
 from lovec.encoding import Encoder
 from lovec.labelling.stage import Outcome
-from lovec.settings import Seed, checked
-from lovec.thoughts import thought_length
+from lovec.tags import thought_length
+from lovec.text.untag import split_record, untag
 from lovec.types import Engine, LovecError, Oracle, Record, Sampling, checked_ratings
-from lovec.untag import split_record, untag
 
 _SENTENCE_ENDS = (*".!?…\"'”)]*。", "\u2019", "\uff01", "\uff1f")
 

@@ -18,6 +18,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from lovec.core.settings import check_count, check_range, check_seed
 from lovec.metrics.corp import Decomposition, decompose
 from lovec.metrics.functional import f1_at_k, group_of, log_losses
 from lovec.metrics.grouped import GroupedPairs
@@ -26,7 +27,6 @@ from lovec.metrics.records import sentence_pairs
 from lovec.metrics.smooth import smooth_ece_of
 from lovec.metrics.table import METRICS
 from lovec.metrics.weighted import PairLayout, WeightedPairs
-from lovec.settings import check_count, check_range, check_seed
 from lovec.types import LovecError, Record
 
 QuestionPairs: TypeAlias = Mapping[str, tuple[Sequence[float], Sequence[float]]]

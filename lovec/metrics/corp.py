@@ -15,9 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from lovec.core.settings import check_count, check_range, check_seed
 from lovec.metrics.functional import Values
 from lovec.metrics.weighted import PairLayout, WeightedPairs
-from lovec.settings import check_count, check_range, check_seed
 
 Array = NDArray[np.float64]
 

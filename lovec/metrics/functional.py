@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from lovec.settings import check_choice, check_count, check_range
+from lovec.core.settings import check_choice, check_count, check_range
 from lovec.types import N_SCORES, LovecError
 
 if TYPE_CHECKING:

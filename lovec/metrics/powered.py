@@ -27,9 +27,9 @@ from statistics import NormalDist
 import torch
 from torch import Tensor
 
+from lovec.core.settings import check_count, check_range, check_seed
 from lovec.metrics.bootstrap import Interval
 from lovec.metrics.functional import group_of
-from lovec.settings import check_count, check_range, check_seed
 from lovec.types import LovecError
 
 LEVEL = 0.95

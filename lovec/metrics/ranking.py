@@ -11,9 +11,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from lovec.core.settings import check_range
 from lovec.metrics.functional import Values, checked_pair
 from lovec.metrics.weighted import PairLayout, WeightedPairs
-from lovec.settings import check_range
 
 THRESHOLD = 0.5
 """Labels of this factuality or more count as true where a metric needs labels that are true or false."""

@@ -10,9 +10,9 @@ from typing import TypeAlias, get_args
 
 import torch
 
+from lovec.core.settings import check_choice
 from lovec.metrics.functional import f1_at_k, mean_confidence, ordinality
 from lovec.metrics.text import semantic_diversity, type_token_ratio
-from lovec.settings import check_choice
 from lovec.types import Embedder, LovecError, Readout, Record, Sentence
 
 Total: TypeAlias = tuple[float, int]

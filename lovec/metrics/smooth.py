@@ -10,9 +10,9 @@ import math
 import torch
 from torch import Tensor
 
+from lovec.core.settings import check_range
 from lovec.metrics.functional import Values
 from lovec.metrics.weighted import PairLayout, WeightedPairs
-from lovec.settings import check_range
 
 _CELLS = 4000  # of the grid; confidences with two or three digits lie on it
 _NARROWEST = 1e-3  # bandwidth, the same as the authors' code has; a grid resolves no other

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, TypeAlias
 
-from lovec.settings import check_count, check_range
+from lovec.core.settings import check_count, check_range
 from lovec.types import LovecError
 
 if TYPE_CHECKING:

@@ -17,6 +17,7 @@ from torch.nn import Module
 from torchmetrics import Metric, MetricCollection
 from torchmetrics.utilities.data import dim_zero_cat
 
+from lovec.core.settings import Count, CountFromTwo, PositiveShare, Setting, checked
 from lovec.metrics.corp import brier_decomposition, decompose
 from lovec.metrics.functional import (
     F1_K,
@@ -51,7 +52,6 @@ from lovec.metrics.risk import aurc
 from lovec.metrics.smooth import smooth_ece, smooth_ece_of
 from lovec.metrics.table import METRICS, MetricInfo
 from lovec.metrics.weighted import PairLayout
-from lovec.settings import Count, CountFromTwo, PositiveShare, Setting, checked
 from lovec.types import N_SCORES, LovecError
 
 _ANSWER_MEANS = ("abstained", "cut_off", "words", "diversity", "ttr", "ordinality", "f1_at_k")

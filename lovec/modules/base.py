@@ -20,14 +20,18 @@ from torch.optim import Optimizer
 
 from lovec.callbacks import Monitor, Probe
 from lovec.callbacks.estimate import VALIDATION
+from lovec.core.files import free_name
+from lovec.core.notices import DoublingWarning, counted, listed
+from lovec.core.progress import Activity, doing
+from lovec.core.randomness import seeded
+from lovec.core.settings import NO_EFFECT, Count, NonNegative
 from lovec.datasets.stored import Extent
 from lovec.evaluation.module import EvaluationModule
 from lovec.evaluation.processes import reduce_over_processes
 from lovec.evaluation.run_folders import set_aside_measured
 from lovec.evaluation.sampling import drawn, validation_size
 from lovec.evaluation.stopping import TERMINATED, SignalConnector, StepDropped, name_of
-from lovec.exporting import trained_files
-from lovec.files import free_name
+from lovec.export.exporting import trained_files
 from lovec.modules.batching import MOST_TOKENS, Batch, Example, fitting_tokens, micro_batches
 from lovec.modules.checks import (
     check_rates,
@@ -40,11 +44,7 @@ from lovec.modules.checks import (
 )
 from lovec.modules.costs import RunCosts, length_of
 from lovec.modules.distributed import even_groups, hearing_signals, sum_gradients, without_sync
-from lovec.notices import DoublingWarning, counted, listed
 from lovec.policy import TokenSequence
-from lovec.progress import Activity, doing
-from lovec.randomness import seeded
-from lovec.settings import NO_EFFECT, Count, NonNegative
 from lovec.types import DEFAULT_SCALE, LossOutput, LovecError, Record, Scale, is_text
 
 log = logging.getLogger(__name__)

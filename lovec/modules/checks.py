@@ -11,11 +11,11 @@ from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 from torch.optim import Optimizer
 
+from lovec.core.notices import counted, listed
+from lovec.core.settings import check_range
 from lovec.datasets.stored import extents_of
 from lovec.encoding import Encoder
 from lovec.modules.batching import Batch, Example
-from lovec.notices import counted, listed
-from lovec.settings import check_range
 from lovec.tags import TagFormat
 from lovec.types import LovecError, Record, is_text
 

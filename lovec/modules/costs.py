@@ -10,10 +10,10 @@ from typing import Any
 from lovec.callbacks import Probe
 from lovec.callbacks.estimate import PROBE, VALIDATION, Left, RunEstimate, due_before, validations_before
 from lovec.callbacks.progress import planned_batches
+from lovec.core.progress import doing
+from lovec.core.randomness import seeded
 from lovec.evaluation.processes import own_share
 from lovec.modules.batching import Batch
-from lovec.progress import doing
-from lovec.randomness import seeded
 from lovec.types import ITERATIVE, Record
 
 _SAMPLED = 256  # training records whose lengths stand for those of all

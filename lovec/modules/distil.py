@@ -9,14 +9,14 @@ from typing import Any
 from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
+from lovec.core.notices import counted, listed
+from lovec.core.settings import ProperShare
 from lovec.evaluation.processes import gather
 from lovec.losses import soft_score_nll
 from lovec.metrics.functional import expected_confidence
 from lovec.modules.checks import check_ids
 from lovec.modules.scores import ScoreModule
-from lovec.notices import counted, listed
 from lovec.oracles.cache import default_cache
-from lovec.settings import ProperShare
 from lovec.teachers import Teacher, TeacherResources
 from lovec.types import LovecError, Record
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from torch import Tensor
 
+from lovec.core.settings import Positive
 from lovec.losses import dpo_loss
 from lovec.modules.preference import PreferenceModule
-from lovec.settings import Positive
 
 
 class DPO(PreferenceModule):

@@ -10,13 +10,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from lovec.core.settings import NonNegative, Positive
 from lovec.evaluation.processes import gather
 from lovec.losses import score_entropy, score_variance
 from lovec.modules.batching import Example
 from lovec.modules.checks import check_ids
 from lovec.modules.scores import ScoredExample, ScoreModule
 from lovec.rewards import QuadraticReward, Reward, reward_table, sentence_rewards, with_scale
-from lovec.settings import NonNegative, Positive
 from lovec.taggers.scoring import Passage, Step, distribution, score_passages
 from lovec.types import LovecError, Record
 

@@ -6,9 +6,9 @@ from typing import Any, Literal, TypeAlias
 
 from torch import Tensor
 
+from lovec.core.settings import NonNegative, Positive
 from lovec.losses import group_advantages, grpo_token_loss, k3_kl
 from lovec.modules.rollout import RolloutModule
-from lovec.settings import NonNegative, Positive
 
 RewardScale: TypeAlias = Literal["group", "batch"]
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from torch import Tensor
 
+from lovec.core.settings import NonNegative
 from lovec.losses import orpo_odds_loss
 from lovec.modules.preference import PreferenceModule
-from lovec.settings import NonNegative
 
 
 class ORPO(PreferenceModule):

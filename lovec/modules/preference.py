@@ -9,12 +9,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from lovec.core.notices import DoublingWarning
+from lovec.core.settings import NonNegative
 from lovec.datasets.stored import Extent
 from lovec.losses import sequence_logps, sft_nll
 from lovec.modules.base import PolicyModule, ratings
 from lovec.modules.batching import Batch, Example
-from lovec.notices import DoublingWarning
-from lovec.settings import NonNegative
 from lovec.types import LossOutput, LovecError, Record, Term
 
 log = logging.getLogger(__name__)

@@ -11,12 +11,12 @@ import torch
 from torch.nn.functional import smooth_l1_loss
 
 from lovec.baselines import PTrue
-from lovec.choices import ChoiceTree
+from lovec.core.settings import Positive
+from lovec.encoding.choices import ChoiceTree
+from lovec.encoding.reply_scoring import SentenceQuestion
 from lovec.modules.base import PolicyModule
 from lovec.modules.batching import Batch, Example
 from lovec.policy import TokenSequence
-from lovec.reply_scoring import SentenceQuestion
-from lovec.settings import Positive
 from lovec.types import LossOutput, LovecError, Record, Tagger, Term
 
 

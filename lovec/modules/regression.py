@@ -6,9 +6,9 @@ from typing import Any
 
 from torch import Tensor
 
+from lovec.core.settings import NonNegative
 from lovec.metrics.functional import expected_confidence
 from lovec.modules.scores import ScoreModule
-from lovec.settings import NonNegative
 
 
 class SFTRegression(ScoreModule):

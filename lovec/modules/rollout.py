@@ -14,6 +14,9 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import Tensor
 
+from lovec.core.notices import DoublingWarning
+from lovec.core.randomness import stream_seed
+from lovec.core.settings import Count, CountFromTwo, Finite, Positive
 from lovec.datasets.stored import Extent
 from lovec.evaluation.evaluator import label
 from lovec.evaluation.processes import reduce_over_processes
@@ -21,11 +24,8 @@ from lovec.losses import TokenMean, importance_weights, row_means
 from lovec.metrics.functional import entropy
 from lovec.modules.base import PolicyModule
 from lovec.modules.batching import Batch, Example
-from lovec.notices import DoublingWarning
 from lovec.policy import TokenSequence
-from lovec.randomness import stream_seed
 from lovec.rewards import AnswerReward, LogReward, Reward, answer_reward, mean_reward, sentence_rewards, with_scale
-from lovec.settings import Count, CountFromTwo, Finite, Positive
 from lovec.taggers.freeform import read_answer
 from lovec.tags import TaggedText
 from lovec.types import Completion, LossOutput, LovecError, Record, Sampling, Term

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from lovec.settings import Count, ProperShare, Setting, checked
+from lovec.core.settings import Count, ProperShare, Setting, checked
 
 
 @checked()

@@ -11,14 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lovec.choices import ChoiceTree
+from lovec.core.settings import NonNegative, Positive
 from lovec.datasets.stored import Extent
+from lovec.encoding.choices import ChoiceTree
 from lovec.losses import sft_nll
 from lovec.metrics.functional import expected_confidence
 from lovec.modules.base import PolicyModule, ratings
 from lovec.modules.batching import Batch, Example
 from lovec.policy import TokenSequence
-from lovec.settings import NonNegative, Positive
 from lovec.types import LossOutput, Record, Term
 
 

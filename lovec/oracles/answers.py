@@ -9,7 +9,7 @@ from typing import Any
 from lovec.encoding import without_half_character
 from lovec.oracles.cache import ChatReply
 from lovec.oracles.chat import NO_MESSAGE
-from lovec.thoughts import without_thoughts
+from lovec.tags import without_thoughts
 from lovec.types import Sampling
 
 _LIMITS = ("max_tokens", "max_completion_tokens")  # newer models of OpenAI refuse the first

@@ -20,14 +20,14 @@ from typing import Annotated, Any, Generic, TypeVar
 from rich.console import Console
 from rich.progress import Progress
 
-from lovec.calls import CallFailed, CallRefused, ServerRefused
-from lovec.notices import DoublingWarning, counted
+from lovec.core.calls import CallFailed, CallRefused, ServerRefused
+from lovec.core.notices import DoublingWarning, counted
+from lovec.core.progress import is_quiet
+from lovec.core.settings import NO_EFFECT, Count, CountFromZero, NonNegative, Positive, checked
 from lovec.oracles.batches import BatchList, Load
 from lovec.oracles.cache import ChatReply, ReplyCache, ReplyToken, reply_key
 from lovec.oracles.chat import Chat, address, encodable
 from lovec.oracles.costs import BATCH_SHARE, Estimate, Prices, count_tokens
-from lovec.progress import is_quiet
-from lovec.settings import NO_EFFECT, Count, CountFromZero, NonNegative, Positive, checked
 from lovec.types import LovecError
 
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import IO, Any
 from urllib.parse import quote
 
-from lovec.calls import ApiClient, MalformedReply
+from lovec.core.calls import ApiClient, MalformedReply
 from lovec.oracles.cache import ChatReply
 from lovec.oracles.chat import KEY, api_key, encodable, read_reply
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from lovec.files import cache_folder
+from lovec.core.files import cache_folder
+from lovec.core.provenance import text_digest
 from lovec.oracles.sqlite_file import SqliteFile
-from lovec.provenance import text_digest
 
 
 @dataclass(frozen=True, slots=True)

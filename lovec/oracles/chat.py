@@ -8,8 +8,8 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from lovec import calls
-from lovec.calls import ApiClient, CallFailed, MalformedReply, read_key
+from lovec.core import calls
+from lovec.core.calls import ApiClient, CallFailed, MalformedReply, read_key
 from lovec.oracles.cache import ChatReply, ReplyToken
 from lovec.types import LovecError
 

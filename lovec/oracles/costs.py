@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lovec.notices import counted
+from lovec.core.notices import counted
 from lovec.types import LovecError
 
 REPLY_TOKENS = 80

@@ -7,11 +7,11 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from lovec.core.notices import SingleWarning
+from lovec.core.settings import Count, checked
 from lovec.encoding import Encoder
-from lovec.notices import SingleWarning
-from lovec.prompts import prompt
-from lovec.reply_scoring import SentenceQuestion
-from lovec.settings import Count, checked
+from lovec.encoding.prompts import prompt
+from lovec.encoding.reply_scoring import SentenceQuestion
 from lovec.types import DEFAULT_SCALE, Engine, LovecError, Oracle, Readout, Record
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from itertools import islice
 
+from lovec.core.notices import DoublingWarning
+from lovec.core.provenance import file_digest
 from lovec.datasets.layouts import read_any
-from lovec.notices import DoublingWarning
-from lovec.provenance import file_digest
 from lovec.types import LovecError, Oracle, Record, comparable
 
 _SEARCHES = 40  # sentences for which the most similar one is looked up

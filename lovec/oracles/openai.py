@@ -6,16 +6,16 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from lovec.calls import CallFailed
-from lovec.datasets.cutting import Cutter, EvidenceCut
-from lovec.notices import listed
+from lovec.core.calls import CallFailed
+from lovec.core.notices import listed
+from lovec.core.settings import Count
 from lovec.oracles.asking import Asker, Prompt
 from lovec.oracles.cache import ChatReply
 from lovec.oracles.chat import NO_MESSAGE
 from lovec.oracles.costs import REPLY_TOKENS, Estimate, count_tokens
 from lovec.oracles.prefetching import prefetch
 from lovec.oracles.prompts import fact_check, read_ratings
-from lovec.settings import Count
+from lovec.text.cutting import Cutter, EvidenceCut
 from lovec.types import LovecError, Oracle, Record
 
 

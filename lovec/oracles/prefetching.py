@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import IO, Any, TypeVar
 
-from lovec.calls import CallFailed, ServerRefused
-from lovec.notices import counted
+from lovec.core.calls import CallFailed, ServerRefused
+from lovec.core.notices import counted
 from lovec.oracles.asking import MAX_FAILED, Asker, Prompt, run_to_the_end
 from lovec.oracles.batch_client import (
     MOST_BYTES,

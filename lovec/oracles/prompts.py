@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from lovec.prompts import prompt
-from lovec.thoughts import without_thoughts
+from lovec.encoding.prompts import prompt
+from lovec.tags import without_thoughts
 
 FACT_CHECK = prompt("fact_check")
 """The paper's prompt (section "Prompt for Fact-Checking"), word for word. Its slots are the evidence and the sentences,
@@ -47,7 +47,7 @@ def read_ratings(reply: str) -> list[float | None]:
 
     A rating follows "Rating:", bold or not ("**Rating:** $7$", "Rating: 7/10", or the number on the next line), or
     fills a line ("$7$", "7") in a reply that has no such label at all. Anything else after a label counts as None: a
-    number outside 0..10, a range, a word. What a model writes while it thinks is not read, see ``lovec.thoughts``.
+    number outside 0..10, a range, a word. What a model writes while it thinks is not read, see ``lovec.tags``.
 
     The caller must compare the number of ratings with the number of sentences: if one is missing, nothing in the
     reply says which.

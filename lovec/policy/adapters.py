@@ -20,11 +20,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lovec.files import check_adapter_folder
-from lovec.hub import RANDOM, adapter_folder
-from lovec.imports import gc_paused
+from lovec.core.files import check_adapter_folder
+from lovec.core.hub import RANDOM, adapter_folder
+from lovec.core.imports import gc_paused
+from lovec.core.provenance import WITHOUT_EFFECT
 from lovec.policy.targets import check_untied
-from lovec.provenance import WITHOUT_EFFECT
 from lovec.types import LovecError
 
 ADAPTER = "default"

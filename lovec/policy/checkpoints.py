@@ -10,7 +10,7 @@ from zipfile import BadZipFile, ZipFile
 import torch
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
-from lovec.files import atomic_file
+from lovec.core.files import atomic_file
 from lovec.policy import is_adapter
 from lovec.policy.adapters import check_finite, plain_lora
 from lovec.types import LovecError

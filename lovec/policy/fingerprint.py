@@ -13,9 +13,9 @@ from typing import Any, TypeAlias, get_args
 
 import torch
 
-from lovec.encoding import Encoder, Scoring
-from lovec.provenance import changes, digest, lasting, prompt_settings
-from lovec.settings import decisive
+from lovec.core.provenance import changes, digest, lasting
+from lovec.core.settings import decisive
+from lovec.encoding import Encoder, Scoring, prompt_settings
 
 Part: TypeAlias = dict[str, Any]
 

@@ -10,10 +10,11 @@ from typing import Annotated, Any
 import torch
 from safetensors import SafetensorError
 
-from lovec.devices import check_dtype_name
+from lovec.core.devices import check_dtype_name
+from lovec.core.hub import RANDOM, HubName, hub_errors
+from lovec.core.imports import quick_transformers, without_progress_bars
+from lovec.core.settings import NO_EFFECT, Count, PlainWord, PromptText, ProperShare, Setting, TrustRemoteCode, checked
 from lovec.encoding import Scoring
-from lovec.hub import RANDOM, HubName, hub_errors
-from lovec.imports import quick_transformers, without_progress_bars
 from lovec.policy.quantization import (
     Quantization,
     import_bitsandbytes,
@@ -22,7 +23,6 @@ from lovec.policy.quantization import (
     repair_on_cpu,
     stored_quantization,
 )
-from lovec.settings import NO_EFFECT, Count, PlainWord, PromptText, ProperShare, Setting, TrustRemoteCode, checked
 from lovec.tries import use_trie_attention
 from lovec.types import LovecError
 

@@ -13,9 +13,9 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from lovec.choices import AttentionKind
-from lovec.files import atomic_folder
-from lovec.hub import RANDOM
+from lovec.core.files import atomic_folder
+from lovec.core.hub import RANDOM
+from lovec.encoding.choices import AttentionKind
 from lovec.policy.adapters import (
     ADAPTER,
     REFERENCE,

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from lovec.choices import AttentionKind
+from lovec.encoding.choices import AttentionKind
 from lovec.tries import Trie, TriePlan, TrieTokens
 
 

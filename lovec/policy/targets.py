@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from lovec.imports import gc_paused
-from lovec.notices import listed
+from lovec.core.imports import gc_paused
+from lovec.core.notices import listed
 from lovec.types import LovecError
 
 _FUSED: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (

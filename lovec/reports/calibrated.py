@@ -13,9 +13,9 @@ from scipy.stats import binomtest
 from lovec.calibration.conformal import Guarantee, Passage, holds, retention
 from lovec.calibration.fitting import Fitted, Words
 from lovec.calibration.scores import ROWS, ScoreCalibration, group_passages
+from lovec.core.notices import counted
+from lovec.core.provenance import file_digest
 from lovec.datasets.scored import ScoredFile, ScoredMethod
-from lovec.notices import counted
-from lovec.provenance import file_digest
 from lovec.types import LovecError
 
 CALIBRATED = "calibrated"

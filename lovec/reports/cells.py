@@ -6,11 +6,11 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 
+from lovec.core.settings import CountFromZero, Probability, checked
 from lovec.metrics.bootstrap import BOOTSTRAPPED, MAIN, Interval, Resampled, by_question, intervals, resample
 from lovec.metrics.records import passage_pairs
 from lovec.reports.runs import RunResults, stored_readout
 from lovec.reports.table import Cell, metric_cell
-from lovec.settings import CountFromZero, Probability, checked
 from lovec.types import N_SCORES, LovecError, Record, ResultRow
 
 BOLD = "Bold: better than all others of {group}, and the interval of the difference to the next excludes 0."

@@ -159,7 +159,7 @@ def sweep_table(
     Args:
         rows: one per variation (``method``), mode and seed; those of sentences and stated scores are shown.
         title: what the table shows.
-        metrics: how to show every metric, by name, see ``lovec.results.Results.metrics``.
+        metrics: how to show every metric, by name, see ``lovec.metrics.results.Results.metrics``.
         ranges: metrics whose range over the seeds is printed as an interval; CSV and JSON have the range of all.
     """
     rows = [row for row in rows if (row.level, row.readout) == ("sentence", MAIN_READOUT)]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from lovec.core.notices import counted
 from lovec.metrics.bootstrap import Interval
 from lovec.metrics.records import sentence_pairs
 from lovec.metrics.risk import thresholds
-from lovec.notices import counted
 from lovec.reports.cells import CellMaker, in_domain, levels_of
 from lovec.reports.runs import RunResults, inside, stored_readout
 from lovec.reports.texts import MAIN_READOUT, MODE_TITLES, READOUT_TITLES

@@ -19,10 +19,11 @@ from functools import partial
 
 import torch
 
+from lovec.core.notices import counted
+from lovec.core.templates import load_template
 from lovec.display import legend_html, passage_html, style, visible
 from lovec.metrics.records import confidence_of
 from lovec.metrics.risk import thresholds
-from lovec.notices import counted
 from lovec.reports.cells import levels_of
 from lovec.reports.inline import inline_svg
 from lovec.reports.lead import Lead
@@ -30,7 +31,6 @@ from lovec.reports.shown import MethodAnswers, Picture, Place
 from lovec.reports.style import short
 from lovec.reports.table import Table, csv_text, latex, real_minus
 from lovec.reports.texts import HERE, MODE_TITLES, READOUT_TITLES, explained
-from lovec.templates import load_template
 from lovec.types import N_SCORES, Record
 
 LONGEST_ANSWER, LONGEST_QUESTION, LONGEST_NAME = 4000, 300, 60

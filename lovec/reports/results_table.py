@@ -28,7 +28,7 @@ def print_results(
         rows: in the order in which a table shows them.
         title: a line above the tables.
         console: where to print; None is standard output.
-        metrics: how to show every metric, by name, see ``lovec.results.Results.metrics``.
+        metrics: how to show every metric, by name, see ``lovec.metrics.results.Results.metrics``.
     """
     console = console or Console()
     console.print(title, style="bold", markup=False, highlight=False, soft_wrap=True)

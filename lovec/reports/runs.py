@@ -17,10 +17,10 @@ from typing import Any, TypeAlias
 
 import yaml
 
+from lovec.core.files import check_run_folder
 from lovec.datasets.jsonl import read_records
-from lovec.files import check_run_folder
+from lovec.metrics.results import Results, read_results
 from lovec.metrics.table import METRICS, MetricInfo
-from lovec.results import Results, read_results
 from lovec.types import Kind, LovecError, Record, ResultRow
 
 _TIMES = ("method", "mode", "kind", "seconds", "records", "prefill_tokens")
@@ -52,7 +52,7 @@ class RunResults:
         tokens: entries of all tokens.json: method, case, sentence, tokens, ordinality.
         logs: folders of runs that logged their training.
         sweeps: content of every sweep.json, by the folder of the sweep.
-        about: what wrote the results, see ``lovec.results.written_by``: every different value of each entry.
+        about: what wrote the results, see ``lovec.metrics.results.written_by``: every different value of each entry.
         recipes: those that the runs were trained or tested with, by the folder of the run, where they were saved.
         files: files with tagged records of a (method, mode, readout), per seed in ascending order; several files per
             seed where its data were tested one by one. A key is present only if all of its files exist.

@@ -12,12 +12,13 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
+from lovec.core.files import atomic_folder, write_text
+from lovec.core.notices import counted
 from lovec.datasets.scored import ScoredFile, ScoredMethod
-from lovec.files import atomic_folder, write_text
 from lovec.metrics.bootstrap import Interval, draws_of, mean_interval, measure
 from lovec.metrics.grouped import GroupedPairs, group_means, ranks
+from lovec.metrics.results import write_results
 from lovec.metrics.table import METRICS
-from lovec.notices import counted
 from lovec.reports.judged import JudgedScores, judged_scores, judged_table
 from lovec.reports.page import page
 from lovec.reports.reliability import reliability, reliability_diagram
@@ -37,7 +38,6 @@ from lovec.reports.table import (
     write_table,
 )
 from lovec.reports.texts import texts
-from lovec.results import write_results
 from lovec.types import ResultRow
 
 _LEVEL = 0.95

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from lovec.files import atomic_file
+from lovec.core.files import atomic_file
 from lovec.reports.texts import HERE
 from lovec.types import LovecError
 

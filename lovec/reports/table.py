@@ -24,10 +24,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
-from lovec.files import write_text
+from lovec.core.files import write_text
+from lovec.core.templates import load_template
 from lovec.metrics.table import MetricInfo
 from lovec.reports.texts import HERE
-from lovec.templates import load_template
 
 _ARROWS = {"lower": "↓", "higher": "↑"}
 _GAP = 2  # spaces between the columns of a terminal

@@ -24,13 +24,13 @@ from pydantic import Field
 
 from lovec.calibration import Calibration, Rated, Watch
 from lovec.calibration.features import FEATURES, feature_row
+from lovec.core.notices import counted
+from lovec.core.plain import PlainObject, Share, Within, checked_number
+from lovec.core.provenance import Provenance
+from lovec.core.settings import LARGEST
 from lovec.datasets.jsonl import read_objects
-from lovec.notices import counted
-from lovec.plain import PlainObject, Share, Within, checked_number
-from lovec.provenance import Provenance
 from lovec.serving.body import read_json
 from lovec.serving.wire import MOST_PARTS, RequestRefused, Strict, validated
-from lovec.settings import LARGEST
 from lovec.taggers import Session
 from lovec.tagging import ApiTagger
 from lovec.types import MODES, LovecError, Mode

@@ -11,14 +11,14 @@ from copy import copy
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from lovec.documents import kind_of
 from lovec.encoding import Encoder, dialogue_parts
-from lovec.grounding import GroundedEncoder
-from lovec.sentences import spans
+from lovec.encoding.grounding import GroundedEncoder
 from lovec.serving.inline import Inline
 from lovec.serving.wire import Turn
 from lovec.taggers.scoring import Passage, Requests, Step, score_requests
 from lovec.tags import TagFormat
+from lovec.text.documents import kind_of
+from lovec.text.sentences import spans
 from lovec.types import STATEMENT
 
 _SPACE = re.compile(r"\s*")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from lovec.settings import NonNegative, Positive, Setting, checked
+from lovec.core.settings import NonNegative, Positive, Setting, checked
 
 
 @checked()

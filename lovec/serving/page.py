@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
+from lovec.core.templates import load_template
 from lovec.display import DISAGREEMENT, TENTHS, legend_html, style, visible
-from lovec.templates import load_template
 
 PAGE_HEADERS: Mapping[str, str] = {
     "X-Content-Type-Options": "nosniff",

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
-from lovec.calls import CallFailed, CallRefused
-from lovec.notices import counted
+from lovec.core.calls import CallFailed, CallRefused
+from lovec.core.notices import counted
 from lovec.oracles.asking import Prompt, another
 from lovec.oracles.chat import Chat, address
 from lovec.serving.history import History

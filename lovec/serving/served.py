@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from lovec.grounding import UNGROUNDED, GroundedEncoder, encoder_of
+from lovec.encoding.grounding import UNGROUNDED, GroundedEncoder, encoder_of
 from lovec.serving.history import History
 from lovec.serving.inline import Inline
 from lovec.serving.jobs import AnswerEnd, AnswerJob, Job, StepsJob

@@ -23,8 +23,8 @@ from lovec.serving.served import ServedModel
 from lovec.serving.wire import AnswerRequest, ChatRequest, TagRequest
 from lovec.taggers.freeform import CUT_BY_STOP, ScoredSpan
 from lovec.tagging import about_question, guessed_question, question_notices, text_record
+from lovec.text.untag import split_record
 from lovec.types import Record
-from lovec.untag import split_record
 
 if TYPE_CHECKING:
     from starlette.requests import Request

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from lovec.calls import CallFailed, ServerRefused
-from lovec.choices import ChoiceTree
+from lovec.core.calls import CallFailed, ServerRefused
+from lovec.encoding.choices import ChoiceTree
+from lovec.encoding.written import Steps
 from lovec.engines import RemoteVllm
 from lovec.engines.common import sample_rows
 from lovec.engines.completions import CompletionClient, ServerReply, read_models
@@ -15,7 +16,6 @@ from lovec.serving.tasks import TaskWorker
 from lovec.serving.wire import RequestRefused
 from lovec.taggers.scoring import ScoreRequest
 from lovec.types import Completion, LovecError, TokenScores
-from lovec.written import Steps
 
 STREAM_INTERVAL = 4
 """Tokens per event of the streams that the server sends. Sentences are sent whole, so that single tokens would only

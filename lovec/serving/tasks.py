@@ -6,7 +6,7 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 
-from lovec.calls import ApiClient, CallFailed, ServerRefused
+from lovec.core.calls import ApiClient, CallFailed, ServerRefused
 from lovec.serving.jobs import Job, queue_full, shutting_down
 from lovec.serving.wire import RequestRefused
 from lovec.types import LovecError

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, repeat, takewhile
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from lovec.core.settings import checked
+from lovec.core.stopwatch import Stopwatch
 from lovec.encoding import Encoder
-from lovec.settings import checked
-from lovec.stopwatch import Stopwatch
+from lovec.encoding.written import Steps
 from lovec.taggers.scoring import Passage, ScoredSentence, Step, Tagged, items_of, read_out, score_passages
 from lovec.tags import TagFormat, TaggedSentence, TaggedText, parse
 from lovec.types import (
@@ -25,7 +26,6 @@ from lovec.types import (
     Sentence,
     token_scorer,
 )
-from lovec.written import Steps
 
 if TYPE_CHECKING:
     from lovec.calibration import Calibration

@@ -6,9 +6,9 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from lovec.core.settings import checked
+from lovec.core.stopwatch import Stopwatch
 from lovec.encoding import Author, Encoder
-from lovec.settings import checked
-from lovec.stopwatch import Stopwatch
 from lovec.taggers.scoring import (
     History,
     Passage,

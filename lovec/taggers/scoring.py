@@ -14,11 +14,11 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar
 
+from lovec.core.notices import listed
+from lovec.core.progress import doing
 from lovec.encoding import Encoder
-from lovec.notices import listed
-from lovec.progress import doing
+from lovec.encoding.written import Steps, choice_logps, steps_behind
 from lovec.types import Engine, Readout, Record, Scale, Sentence, TokenScores, token_scorer
-from lovec.written import Steps, choice_logps, steps_behind
 
 if TYPE_CHECKING:
     from lovec.calibration import Calibration
@@ -174,7 +174,7 @@ class Passage:
         return None
 
     def steps_behind(self, context: Sequence[int]) -> Steps:
-        """Return what the model wrote behind a context, see ``lovec.written.steps_behind``."""
+        """Return what the model wrote behind a context, see ``lovec.encoding.written.steps_behind``."""
         return steps_behind(context, self.prompt, self.ids, self.watched)
 
     def advance(

@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from lovec.core.notices import counted
 from lovec.encoding import Encoder
-from lovec.notices import counted
 from lovec.taggers.iterative import IterativeTagger
 from lovec.types import Engine, Record
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lovec.notices import listed
+from lovec.core.hub import CALIBRATION_FILE
+from lovec.core.notices import listed
 from lovec.types import (
     BY_SOURCE,
-    CALIBRATION_FILE,
     FREE_FORM,
     ITERATIVE,
     Keeps,
@@ -24,7 +24,7 @@ from lovec.types import (
 
 if TYPE_CHECKING:
     from lovec.calibration import Calibration, Guarantee
-    from lovec.provenance import Provenance
+    from lovec.core.provenance import Provenance
 
 
 def renamed_threshold(min_score: Any, scale: Scale, written: str) -> LovecError:

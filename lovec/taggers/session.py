@@ -12,15 +12,15 @@ from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Protocol, get_args, runtime_checkable
 
-from lovec.devices import check_engine_name, device_of
-from lovec.encoding import DEFAULT_SCORING, EVIDENCE, Encoder, Grounding, Scoring, default_instruction
-from lovec.grounding import encoder_of
-from lovec.hub import SETTINGS, stored_model
-from lovec.hub import adapter_folder as adapter_folder
-from lovec.imports import gc_paused
-from lovec.plugins import plugins
-from lovec.provenance import Provenance, provenance_of
-from lovec.settings import ELSEWHERE, NO_EFFECT, Count, TrustRemoteCode
+from lovec.core.devices import check_engine_name, device_of
+from lovec.core.hub import SETTINGS, stored_model
+from lovec.core.hub import adapter_folder as adapter_folder
+from lovec.core.imports import gc_paused
+from lovec.core.plugins import plugins
+from lovec.core.provenance import Provenance, provenance_of
+from lovec.core.settings import ELSEWHERE, NO_EFFECT, Count, TrustRemoteCode
+from lovec.encoding import DEFAULT_SCORING, EVIDENCE, Encoder, Grounding, Scoring, default_instruction, prompt_settings
+from lovec.encoding.grounding import encoder_of
 from lovec.taggers.served_confidence import ServedConfidence
 from lovec.tags import DEFAULT_TAGS, TagFormat
 from lovec.types import DEFAULT_SCALE, Engine, LovecError, Scale, Unit
@@ -332,17 +332,15 @@ def policy_provenance(
         name or config.model,
         stored_model(config.model),
         None if adapter is None else Path(adapter),
-        instruction,
-        tags,
+        prompt_settings(instruction, tags, None if grounding is None else asdict(grounding)),
         scoring,
         config.chat_template,
         config.quantization,
-        None if grounding is None else asdict(grounding),
     )
 
 
 class PromptFormat(NamedTuple):
-    """How a model is prompted for confidences, in the order of the arguments of ``lovec.grounding.encoder_of``.
+    """How a model is prompted for confidences, in the order of the arguments of ``encoder_of``.
 
     Attributes:
         instruction: system prompt that asks for tags.
@@ -453,7 +451,7 @@ def shared_gguf(adapter: str) -> str | None:
     Raises:
         LovecError: the ``lovec.json`` is broken.
     """
-    from lovec.gguf import SMOLLM2, is_of_hub
+    from lovec.models.gguf import SMOLLM2, is_of_hub
 
     name = _trained_base(adapter).get("name")
     return name if isinstance(name, str) and (name == SMOLLM2 or is_of_hub(name)) else None
@@ -575,8 +573,8 @@ def base_model(adapter: str) -> str | None:
     Raises:
         LovecError: there is no adapter in the folder, or it names something else as its base model.
     """
-    from lovec.gguf import cached_folder
     from lovec.models import offline_model
+    from lovec.models.gguf import cached_folder
     from lovec.policy import is_hub_id, read_adapter
 
     named = read_adapter(adapter).base

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from lovec.core.notices import counted
 from lovec.datasets.jsonl import record_from_dict
 from lovec.display import notebook_html, number, one_line, source_number
-from lovec.notices import counted
 from lovec.types import LovecError, Record
 
 if TYPE_CHECKING:

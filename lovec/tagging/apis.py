@@ -19,24 +19,23 @@ from typing import Any, TypeVar
 from lovec.baselines import LUQ, BaselineResources, Claim, Judge, Samples, SelfConsistency, Wording, YesNoJudge
 from lovec.baselines.base import with_confidences
 from lovec.baselines.samples import brought_samples
-from lovec.encoding import default_instruction
-from lovec.notices import SingleWarning, counted
+from lovec.core.notices import SingleWarning, counted
+from lovec.core.progress import doing, rounded_time
+from lovec.core.provenance import Provenance
+from lovec.core.settings import Count, checked
+from lovec.encoding import default_instruction, prompt_settings
 from lovec.oracles.answers import longest_reply, read_answer, sampling_parameters
 from lovec.oracles.asking import Asker, Prompt
 from lovec.oracles.cache import ChatReply, ReplyCache, ReplyToken
 from lovec.oracles.chat import read_tokens
 from lovec.oracles.costs import Estimate
-from lovec.progress import doing, rounded_time
-from lovec.provenance import Provenance, prompt_settings
-from lovec.settings import Count, checked
 from lovec.taggers.freeform import OnWritten, read_sentence, read_tagged
 from lovec.taggers.scoring import Tagged, items_of, read_out
 from lovec.taggers.served_confidence import ServedConfidence
 from lovec.tagging.base import DocumentTagger, with_problem
 from lovec.tagging.methods import SAMPLED, Method, check_method, method_note, with_parts
 from lovec.tagging.revising import Revise
-from lovec.tags import DEFAULT_TAGS, TagFormat, TaggedSentence, parse, strip
-from lovec.thoughts import without_thoughts
+from lovec.tags import DEFAULT_TAGS, TagFormat, TaggedSentence, parse, strip, without_thoughts
 from lovec.types import (
     DEFAULT_SCALE,
     FREE_FORM,

@@ -7,16 +7,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Self
 
-from lovec.clauses import CONFIDENCES, DEPENDENCE, sentence_confidences
-from lovec.settings import check_choice
+from lovec.core.settings import check_choice
 from lovec.taggers import Session
 from lovec.taggers.freeform import OnWritten
 from lovec.taggers.scoring import Tagged
 from lovec.taggers.served_confidence import ServedConfidence
 from lovec.tagging.revising import REVISED, Revise, Revised, check_revising, revise
 from lovec.tags import TagFormat, strip
+from lovec.text.clauses import CONFIDENCES, DEPENDENCE, sentence_confidences
+from lovec.text.untag import split_record
 from lovec.types import FREE_FORM, ITERATIVE, Keeps, LovecError, Record, Unit, check_confidence
-from lovec.untag import split_record
 
 CLAUSE_NOTE = (
     "Each clause has one; that of a sentence, behind its last clause, says that all of its clauses are true "

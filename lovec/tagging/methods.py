@@ -22,9 +22,9 @@ from lovec.baselines import (
     Work,
 )
 from lovec.baselines.samples import brought_samples
-from lovec.notices import counted
-from lovec.progress import rounded_time
-from lovec.settings import Count, check_choice, checked
+from lovec.core.notices import counted
+from lovec.core.progress import rounded_time
+from lovec.core.settings import Count, check_choice, checked
 from lovec.taggers import Session
 from lovec.taggers.freeform import OnWritten
 from lovec.taggers.scoring import Tagged, items_of

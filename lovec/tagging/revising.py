@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate, groupby, pairwise
 from typing import Literal, NamedTuple, TypeAlias
 
-from lovec.clauses import shortened, whole_confidence
 from lovec.display import band
-from lovec.documents import kept_blocks
-from lovec.sentences import Places
-from lovec.thoughts import thought_length
+from lovec.tags import thought_length
+from lovec.text.clauses import shortened, whole_confidence
+from lovec.text.documents import kept_blocks
+from lovec.text.sentences import Places
 from lovec.types import STATEMENT, Action, Keeps, LovecError, PartKind, Record, Sentence
 
 Revise: TypeAlias = Literal["drop", "hedge"]
@@ -89,7 +89,7 @@ def revise(record: Record, keeps: Keeps, how: Revise, phrase: str | None = None)
 
     - A heading goes if all statements of its section go and nothing else is left there; so does a line such as "Early
       life:" before its list.
-    - Of a sentence in clauses, what may stay of it stays, see ``lovec.clauses.shortened``.
+    - Of a sentence in clauses, what may stay of it stays, see ``lovec.text.clauses.shortened``.
     - The marker of a list item stays where its first sentence goes and others of the item stay.
 
     With "hedge", a sentence with a doubted clause is worded as uncertain as a whole, by its lowest confidence.

@@ -16,13 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from lovec.baselines import Judge
+from lovec.core.settings import Count, Probability, checked
 from lovec.datasets.jsonl import open_input, record_from_dict, record_to_dict
 from lovec.datasets.layouts import known_layout
 from lovec.datasets.rows import Reading, is_rows, read_records_of, read_rows
-from lovec.documents import paragraphs, readable, title_of
 from lovec.encoding import QUESTION
-from lovec.grounding import UNGROUNDED
-from lovec.settings import Count, Probability, checked
+from lovec.encoding.grounding import UNGROUNDED
 from lovec.taggers import FreeFormTagger, IterativeTagger, Session, TaggedText, TaggedTexts, open_session
 from lovec.taggers.by_source import by_both, requests_by_both
 from lovec.taggers.freeform import OnWritten
@@ -33,6 +32,7 @@ from lovec.tagging.base import DocumentTagger, SessionTagger, check_unit, with_p
 from lovec.tagging.methods import Method, MethodTagger, check_method, check_questions
 from lovec.tagging.revising import Revise, check_revising
 from lovec.tags import DEFAULT_TAGS
+from lovec.text.documents import paragraphs, readable, title_of
 from lovec.types import (
     BY_SOURCE,
     DEFAULT_SCALE,
@@ -494,9 +494,9 @@ def topic_of(text: str, name: str) -> tuple[str, str] | None:
         name: name of its file; "" without one.
 
     Returns:
-        The topic, and where it was found: the title of the text (see ``lovec.documents.title_of``), or the name of the
-        file, without its ending, if it has several words or begins with a capital letter. None where nothing looks like
-        a title.
+        The topic, and where it was found: the title of the text (see ``lovec.text.documents.title_of``), or the name of
+        the file, without its ending, if it has several words or begins with a capital letter. None where nothing looks
+        like a title.
     """
     found = title_of(text)
     if found is None:

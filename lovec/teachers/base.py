@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from lovec.baselines import BaselineResources
+from lovec.core.files import write_text
+from lovec.core.notices import counted
+from lovec.core.progress import doing
+from lovec.core.provenance import adapter_options, text_digest, weights_digest
+from lovec.core.settings import check_range
 from lovec.datasets.jsonl import record_to_dict
-from lovec.files import write_text
-from lovec.notices import counted
 from lovec.policy import Policy
 from lovec.policy.fingerprint import loaded_digest, prompt_part
-from lovec.progress import doing
-from lovec.provenance import adapter_options, text_digest, weights_digest
-from lovec.settings import check_range
 from lovec.types import LovecError, Oracle, Record
 
 Estimates: TypeAlias = list[list[float | None]]

@@ -12,7 +12,7 @@ from scipy.special import expit, logit
 
 from lovec.calibration import Isotonic
 from lovec.calibration.logistic import Array, fit_logistic, softened
-from lovec.settings import CountFromTwo, Positive, Seed, checked
+from lovec.core.settings import CountFromTwo, Positive, Seed, checked
 from lovec.teachers.base import Estimates, Teacher, TeacherResources
 from lovec.types import LovecError, Record, comparable
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 from lovec.baselines import Baseline
-from lovec.notices import counted, listed
-from lovec.settings import checked
+from lovec.core.notices import counted, listed
+from lovec.core.settings import checked
 from lovec.taggers import IterativeTagger
 from lovec.teachers.base import Estimates, StoredTeacher, TeacherResources, plain_settings
 from lovec.types import LovecError, Oracle, Record, checked_ratings

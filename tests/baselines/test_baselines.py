@@ -43,8 +43,8 @@ from lovec.datasets.world import EmbeddedWorld
 from lovec.datasets.world.text import FORMS, draw_sentence, set_form
 from lovec.datasets.world.tokenizer import make_tokenizer, vocabulary
 from lovec.encoding import Encoder
+from lovec.encoding.reply_scoring import first_reply_probability
 from lovec.engines import TransformersEngine
-from lovec.reply_scoring import first_reply_probability
 from lovec.types import Completion, LovecError, Record, Sampling, Scale, Sentence
 
 PAPER = Path(__file__).parents[3] / "shared" / "paper" / "lovec.tex"
@@ -376,7 +376,7 @@ def test_samples_are_drawn_once_for_all_methods(llama: Model) -> None:
 def test_the_time_of_sampling_is_measured_once(llama: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = iter(range(100))
     monkeypatch.setattr(
-        "lovec.stopwatch.time", SimpleNamespace(monotonic=lambda: next(ticks), process_time=lambda: 0.0)
+        "lovec.core.stopwatch.time", SimpleNamespace(monotonic=lambda: next(ticks), process_time=lambda: 0.0)
     )
     baseline = attached(LUQ(samples=2), llama.resources(judge=Words()))
     baseline.tag(RECORDS)

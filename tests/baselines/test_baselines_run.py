@@ -20,9 +20,9 @@ from lovec.cli import main
 from lovec.datasets.jsonl import read_records
 from lovec.encoding import Encoder
 from lovec.engines import TransformersEngine
+from lovec.metrics.results import read_results
 from lovec.modules import SFT, EvaluationConfig
 from lovec.policy import Policy, PolicyConfig
-from lovec.results import read_results
 from lovec.types import Record, ResultRow
 
 DOCS = Path(__file__).parents[2] / "docs"

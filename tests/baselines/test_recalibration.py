@@ -14,8 +14,8 @@ from lovec.calibration import Isotonic, Platt
 from lovec.datasets.jsonl import read_records
 from lovec.evaluation.evaluator import tagged_file
 from lovec.metrics.records import sentence_pairs
+from lovec.metrics.results import read_results
 from lovec.modules import SFT
-from lovec.results import read_results
 from lovec.types import LovecError, Record, Sentence
 
 

@@ -16,11 +16,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 from lovec.baselines import BaselineResources, Samples, SentenceLikelihood, SourceOverlap, Wording
 from lovec.datasets.jsonl import read_records
 from lovec.encoding import Encoder, Grounding
+from lovec.encoding.grounding import encoder_of
+from lovec.encoding.prompts import prompt
 from lovec.engines import TransformersEngine
 from lovec.evaluation import Comparison
-from lovec.grounding import encoder_of
 from lovec.modules import EvaluationConfig
-from lovec.prompts import prompt
 from lovec.types import LovecError, Record, Sentence
 
 

@@ -17,7 +17,7 @@ from lovec.cli.demo_methods import ORDER
 from lovec.datasets.jsonl import write_records
 from lovec.evaluation.evaluator import tagged_file
 from lovec.metrics.bootstrap import by_question, intervals, resample
-from lovec.results import write_results
+from lovec.metrics.results import write_results
 from lovec.types import Record, ResultRow, Sentence
 
 METRICS = dict.fromkeys(("brier", "ece_m", "spearman", "malformed", "mean_confidence", "mean_factuality"), 0.1)

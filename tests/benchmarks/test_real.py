@@ -15,7 +15,7 @@ import torch
 from scripts import load_script
 
 from lovec.datasets.jsonl import read_records, write_records
-from lovec.results import write_results
+from lovec.metrics.results import write_results
 from lovec.types import LovecError, Record, ResultRow, Sentence
 
 SHARED = Path(os.environ.get("LOVEC_SHARED_DATA") or Path(__file__).parents[3] / "shared" / "data")

@@ -13,7 +13,7 @@ from lovec.calibration import read_calibrations
 from lovec.calibration.conformal import Passage, conformal_scores
 from lovec.calibration.drift import LEVEL
 from lovec.calibration.watching import map_alarm, map_gaps
-from lovec.hub import SHIPPED
+from lovec.core.hub import SHIPPED
 from lovec.types import Record, Sentence
 
 watching = load_script("watching")

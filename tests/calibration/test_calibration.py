@@ -22,9 +22,9 @@ from lovec.calibration import (
     write_calibrations,
 )
 from lovec.calibration.drift import Histogram
+from lovec.core.hub import CALIBRATION_FILE as FILE
 from lovec.metrics.functional import ece_m
 from lovec.metrics.records import sentence_pairs
-from lovec.types import CALIBRATION_FILE as FILE
 from lovec.types import LovecError, Sentence
 
 WEIGHTS = b"weights of an adapter"

@@ -19,10 +19,10 @@ import lovec.modules
 import lovec.rewards
 from lovec.callbacks import Limits, Monitor, Probe
 from lovec.callbacks.monitor import _ADVICE, advice_on, judge, remedy_options
+from lovec.core.settings import declared
 from lovec.modules import DPO, SFT
 from lovec.reports.training_log import read_training_log
 from lovec.rewards import QuadraticReward
-from lovec.settings import declared
 from lovec.types import LovecError
 
 GOOD = dict(

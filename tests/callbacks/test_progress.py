@@ -13,8 +13,8 @@ from tinyrun import Rows, module, trainer
 
 from lovec.callbacks import ProgressLine
 from lovec.callbacks.progress import progress_line
+from lovec.core.progress import clock
 from lovec.modules import SFT
-from lovec.progress import clock
 from lovec.types import LovecError
 
 
@@ -61,7 +61,7 @@ def test_a_log_has_lines_and_none_where_bars_are_disabled(model: str, tmp_path: 
 
 
 def test_a_terminal_has_one_line_that_fits_it(model: str, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("lovec.progress.EVERY_ON_TERMINAL", 0.0)
+    monkeypatch.setattr("lovec.core.progress.EVERY_ON_TERMINAL", 0.0)
     monkeypatch.setenv("COLUMNS", "80")
     screen = Terminal()
     monkeypatch.setattr(sys, "stderr", screen)

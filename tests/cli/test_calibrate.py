@@ -19,8 +19,8 @@ from lovec.calibration import read_calibrations, weights_digest
 from lovec.cli import main
 from lovec.datasets.jsonl import read_records, write_records
 from lovec.metrics.functional import brier_score
+from lovec.metrics.results import read_results
 from lovec.modules import SFT, PolicyConfig
-from lovec.results import read_results
 from lovec.taggers import IterativeTagger, open_session
 from lovec.taggers.served_confidence import ServedConfidence, with_mean_readout
 from lovec.types import LovecError, Record, Sentence

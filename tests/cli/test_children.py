@@ -12,10 +12,10 @@ from pathlib import Path
 import childwork
 import pytest
 
-from lovec import stopwatch
 from lovec.cli import demo
 from lovec.cli.children import children, lines_of
 from lovec.cli.demo_methods import METHODS
+from lovec.core import stopwatch
 from lovec.types import LovecError
 
 SETTINGS = {"data": "world", "seed": 0}

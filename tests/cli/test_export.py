@@ -18,9 +18,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from lovec.cli import main
 from lovec.cli.export import claims
 from lovec.encoding import Encoder
-from lovec.exporting import model_card, trained_card
+from lovec.export.exporting import model_card, trained_card
+from lovec.metrics.results import write_results
 from lovec.policy import Policy, PolicyConfig
-from lovec.results import write_results
 from lovec.taggers import open_session
 from lovec.types import ResultRow
 
@@ -136,7 +136,7 @@ def test_a_folder_that_is_not_empty_is_kept_without_redo(
     for flags in ([], ["--merged"]):
         assert main(["export", str(run), str(out), *flags]) == 1
         assert "exists and is not empty" in capsys.readouterr().err
-    monkeypatch.setattr("lovec.exporting.settings_file", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+    monkeypatch.setattr("lovec.export.exporting.settings_file", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
     assert main(["export", str(run), str(out), "--redo"]) == 1
     assert capsys.readouterr().err == "lovec: error: disk full\n"
     assert (out / "mine").exists() and [path.name for path in tmp_path.iterdir()] == ["out"]

@@ -22,8 +22,8 @@ from tinyrun import tiny
 
 from lovec.calibration import weights_digest
 from lovec.cli import main
+from lovec.core.hub import HubName
 from lovec.datasets.hub_rows import HubRows
-from lovec.hub import HubName
 from lovec.policy import Policy, PolicyConfig
 
 TEXT = "Ada wrote the first note. It rained in London."
@@ -179,8 +179,8 @@ def test_tokens_that_may_not_write(token: str | None, message: str, pushed: Site
 
 @pytest.mark.parametrize("lost", ["README.md", "lovec.json", "adapter_model.safetensors", "calibration.json"])
 def test_a_folder_that_is_not_complete_is_refused_before_any_request(lost: str, pushed: Site, tmp_path: Path) -> None:
+    from lovec.export.uploading import upload
     from lovec.types import LovecError
-    from lovec.uploading import upload
 
     for file in (pushed.home / "out/note").iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes() if file.name != lost else b"")

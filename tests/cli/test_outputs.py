@@ -17,7 +17,7 @@ from tinyrun import records
 from lovec.cli import main
 from lovec.cli.console import locked
 from lovec.datasets.jsonl import write_records
-from lovec.results import read_results
+from lovec.metrics.results import read_results
 
 ROOT = Path(__file__).resolve().parents[2]
 

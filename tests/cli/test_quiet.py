@@ -13,8 +13,8 @@ import yaml
 from tinyrun import records, tiny
 
 from lovec.cli import COMMANDS, main, without_quiet
+from lovec.core.progress import LINES, QUIET, Heartbeat, doing, note, quiet
 from lovec.datasets.jsonl import write_records
-from lovec.progress import LINES, QUIET, Heartbeat, doing, note, quiet
 
 ROWS = "confidence,label\n0.9,1\n0.2,0\n0.7,1\n"
 
@@ -105,7 +105,7 @@ def test_a_heartbeat_is_silent(capsys):
 
 
 def test_processes_that_are_started_are_quiet():
-    code = "from lovec.progress import note; note('not printed')"
+    code = "from lovec.core.progress import note; note('not printed')"
     with quiet():
         run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stderr == ""

@@ -19,7 +19,7 @@ from lovec.cli.arguments import RECIPES, arrange
 from lovec.cli.errors import UsageError
 from lovec.cli.saved_recipe import RECIPE_KEY, known_classes, read_saved_recipe, recipe_text, run_folder
 from lovec.cli.training import resolved
-from lovec.settings import declared
+from lovec.core.settings import declared
 from lovec.types import LovecError
 
 WHOLE = {path.name: yaml.safe_load(path.read_text()) for path in sorted(RECIPES.glob("*.yaml"))}

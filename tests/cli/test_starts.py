@@ -25,9 +25,9 @@ import lovec.oracles
 from lovec.cli import main
 from lovec.cli.arguments import BASE, RECIPES
 from lovec.cli.preflight import check_words
+from lovec.core.settings import declared
 from lovec.datamodules import RecordsDataModule
 from lovec.datasets.jsonl import write_records
-from lovec.settings import declared
 from lovec.types import LovecError
 
 ROOT = Path(__file__).resolve().parents[2]

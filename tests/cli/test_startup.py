@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from lovec.core.imports import gc_paused
 from lovec.datasets.jsonl import write_records
-from lovec.imports import gc_paused
-from lovec.results import write_results
+from lovec.metrics.results import write_results
 from lovec.types import Record, ResultRow, Sentence
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -21,9 +21,9 @@ from lovec.cli.arguments import value_of
 from lovec.cli.errors import UsageError
 from lovec.cli.sweep import VariedOption, plan, read_seeds, read_varied, sweep
 from lovec.datasets.jsonl import write_records
+from lovec.metrics.results import read_results
 from lovec.reports.diagnostic_tables import sweep_table
 from lovec.reports.table import markdown, print_table
-from lovec.results import read_results
 from lovec.types import LovecError, ResultRow
 
 GRPO = ["--config", "grpo.yaml"]

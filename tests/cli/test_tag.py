@@ -20,7 +20,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lovec
-from lovec.clauses import joint_confidence
 from lovec.cli import main
 from lovec.cli.printer import Printer, with_tag
 from lovec.datasets.jsonl import read_records
@@ -29,6 +28,7 @@ from lovec.datasets.world.cache import ensure_built
 from lovec.taggers import Session, open_session
 from lovec.taggers.scoring import items_of
 from lovec.tags import DEFAULT_TAGS, TagFormat, parse
+from lovec.text.clauses import joint_confidence
 from lovec.types import Record, Sentence
 
 MINI = WorldSpec(

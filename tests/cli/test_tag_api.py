@@ -17,8 +17,8 @@ from chatserver import FACTS, ChatServer, planted, spread, written
 from endpoint import endpoint
 
 import lovec
-from lovec import calls
 from lovec.cli import main
+from lovec.core import calls
 from lovec.datasets.jsonl import read_records
 from lovec.encoding import INSTRUCTION
 from lovec.oracles.cache import ChatReply, ReplyCache, ReplyToken

@@ -18,9 +18,9 @@ from lovec.cli import main
 from lovec.datamodules import Bios, PopQA, RecordsDataModule, TriviaQA, WikiBio, WildHallu
 from lovec.datasets.jsonl import read_records, write_records
 from lovec.datasets.popqa import HUB as POPQA
+from lovec.metrics.results import read_results
 from lovec.modules import DPO, SFT, EvaluationConfig
 from lovec.oracles import TriviaQAOracle
-from lovec.results import read_results
 from lovec.types import LovecError, Record, Scale, Sentence, to_rating
 
 SHARED = Path(os.environ.get("LOVEC_SHARED_DATA") or Path(__file__).parents[3] / "shared" / "data")

@@ -302,7 +302,7 @@ def test_the_extra_is_named_where_it_is_missing(monkeypatch):
 def test_a_part_can_be_made_again(tmp_path):
     """The model writes what the file has: the draw, the prompt and the model are those that it was made with."""
     pytest.importorskip("gguf", reason="the extra real is not installed")
-    from lovec.gguf import SMOLLM2, check_gguf
+    from lovec.models.gguf import SMOLLM2, check_gguf
 
     try:
         check_gguf(SMOLLM2)

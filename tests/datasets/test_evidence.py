@@ -8,8 +8,8 @@ import sqlite3
 
 import pytest
 
-from lovec.datasets.cutting import GAP, Cutter, bm25, cut
 from lovec.datasets.evidence import SEPARATOR, EvidenceFile, Wikipedia, open_evidence, with_evidence
+from lovec.text.cutting import GAP, Cutter, bm25, cut
 from lovec.types import LovecError, Record, Sentence
 
 TITLES = [

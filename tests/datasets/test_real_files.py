@@ -21,7 +21,7 @@ from lovec.datasets.names import Ids
 from lovec.datasets.scored import read_scored
 from lovec.encoding import QUESTION
 from lovec.metrics.records import passage_pairs, sentence_pairs
-from lovec.tiny import build_tiny
+from lovec.models.tiny import build_tiny
 from lovec.types import LovecError, Scale, to_rating
 
 SHARED = Path(os.environ.get("LOVEC_SHARED_DATA") or Path(__file__).parents[3] / "shared" / "data")

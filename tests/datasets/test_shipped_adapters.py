@@ -9,7 +9,7 @@ import pytest
 
 import lovec
 from lovec.calibration import read_calibrations, weights_digest
-from lovec.hub import SHIPPED, adapter_folder
+from lovec.core.hub import SHIPPED, adapter_folder
 
 MEASURED = {
     "atlas": ("52b2ce90e8bbd2c354bbffcd2715bc7615ced780adc074f85523db9db840ab51", "smollm2", 4_000_000),

@@ -24,13 +24,13 @@ from plainscores import CHOICES, TinyPolicy, assert_scores, close, naive_logits,
 from transformers import AutoModelForCausalLM, MistralConfig
 from vllmtiny import VLLM, Vllms
 
-from lovec.choices import AttentionKind
+from lovec.core.progress import status
+from lovec.encoding.choices import AttentionKind
 from lovec.engines import TransformersEngine
 from lovec.engines.kv import CachedRows
 from lovec.engines.transformers import _draw
+from lovec.models.tiny import build_tiny
 from lovec.policy import checkpoint_activations
-from lovec.progress import status
-from lovec.tiny import build_tiny
 from lovec.types import Completion, Engine, LovecError, Sampling, TokenScores, token_scorer
 
 ENGINES: dict[str, Callable[[], Engine]] = {"transformers": lambda: TransformersEngine(max_rows=5), "vllm": Vllms}

@@ -22,11 +22,11 @@ from peft import LoraConfig, get_peft_model
 from plainscores import TinyPolicy, naive_nucleus
 from transformers import AutoModelForCausalLM
 
-from lovec import calls
-from lovec.choices import ChoiceTree
+from lovec.core import calls
+from lovec.encoding.choices import ChoiceTree
 from lovec.engines import RemoteVllm, TransformersEngine
 from lovec.engines.choice_scoring import TokenQuery, score_by_continuations
-from lovec.tiny import build_tiny
+from lovec.models.tiny import build_tiny
 from lovec.types import Engine, LovecError, Sampling, TokenScores
 
 CONTEXT = 96

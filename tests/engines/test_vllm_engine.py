@@ -18,19 +18,19 @@ from tinyrun import Recorder, Rows, Truth, module, trainer
 from transformers import AutoModelForCausalLM, LlamaConfig
 from vllmtiny import BLOCK, VLLM, on_vllm, small
 
-from lovec.choices import ChoiceTree
 from lovec.datasets.world.tokenizer import make_tokenizer
 from lovec.encoding import Encoder
+from lovec.encoding.choices import ChoiceTree
 from lovec.engines import TransformersEngine, VllmEngine
 from lovec.engines.adapters import AdapterFolders
 from lovec.engines.choice_scoring import TokenQuery, score_by_paths
 from lovec.engines.common import TokenReply, reply_scores
 from lovec.engines.vllm_local import VllmRequest, _prompt_candidates
+from lovec.models.tiny import build_tiny
 from lovec.modules import GRPO
 from lovec.oracles import SelfJudge
 from lovec.policy import Policy, PolicyConfig
 from lovec.taggers import IterativeTagger
-from lovec.tiny import build_tiny
 from lovec.types import LovecError, Record, Sampling, Sentence, TokenScores
 
 WORDS = "ada wrote the first note on engines in london and paris before noon".split()

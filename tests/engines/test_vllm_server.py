@@ -18,6 +18,7 @@ from tinyrun import Lengths, Rows, Truth, fit, module, tiny
 from vllmserver import VLLM_SERVER, vllm_server
 
 from lovec.encoding import Encoder
+from lovec.encoding.written import choice_logps, steps_behind
 from lovec.engines import RemoteVllm, TransformersEngine
 from lovec.modules import GRPO
 from lovec.oracles import OpenAIOracle, OracleStopped
@@ -25,7 +26,6 @@ from lovec.policy import Policy, PolicyConfig, TokenBatch, TokenSequence
 from lovec.taggers import IterativeTagger, open_session
 from lovec.tags import TagFormat
 from lovec.types import LovecError, Record, Sampling, Sentence
-from lovec.written import choice_logps, steps_behind
 
 CHAT = "/v1/chat/completions"
 LORA = "--enable-lora --max-lora-rank 8 --max-loras 1 --max-cpu-loras 2 --logprobs-mode processed_logprobs"

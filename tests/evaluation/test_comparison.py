@@ -22,9 +22,9 @@ from lovec.datasets.jsonl import read_records
 from lovec.engines import TransformersEngine
 from lovec.evaluation import Comparison
 from lovec.metrics.records import sentence_pairs
+from lovec.metrics.results import read_results
 from lovec.modules import DPO, SFT, EvaluationConfig, PolicyConfig
 from lovec.policy import Policy, TokenBatch, TokenSequence, is_adapter
-from lovec.results import read_results
 from lovec.taggers import IterativeTagger
 from lovec.types import LovecError, Record, ResultRow
 

@@ -10,13 +10,13 @@ import pytest
 import torch
 from tinyrun import Rows, module, records, tiny, trainer
 
+from lovec.core.provenance import Provenance, weights_of
 from lovec.datamodules import Demonstrations
 from lovec.datasets.jsonl import read_records, write_records
 from lovec.evaluation.run_folders import TestFolder, folder_name, set_aside
+from lovec.metrics.results import read_results, write_results
 from lovec.modules import SFT
-from lovec.provenance import Provenance, weights_of
 from lovec.reports.runs import read_run
-from lovec.results import read_results, write_results
 from lovec.types import ResultRow
 
 

@@ -10,9 +10,9 @@ from tinyrun import Rows, module, trainer
 from torchmetrics.regression import MeanAbsoluteError
 
 from lovec.cli import main
+from lovec.metrics.results import read_results
 from lovec.metrics.table import METRICS, MetricInfo
 from lovec.modules import SFT, EvaluationConfig
-from lovec.results import read_results
 from lovec.types import Record, Sentence
 
 METRIC = '''

@@ -13,7 +13,7 @@ from lovec.datasets.evidence import SEPARATOR
 from lovec.datasets.jsonl import read_records, write_records
 from lovec.datasets.pairs import with_rejected
 from lovec.labelling.recipe import write_recipe
-from lovec.results import write_results
+from lovec.metrics.results import write_results
 from lovec.types import Record, ResultRow, Sentence
 
 PEOPLE = ("Ada Lovelace", "Charles Babbage", "Mary Somerville", "George Boole", "Emmy Noether", "Sofia Kovalevskaya",

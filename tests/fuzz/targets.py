@@ -105,8 +105,8 @@ def tags(data: bytes) -> None:
 
 def sentences(data: bytes) -> None:
     """Only white space between sentences is lost, and a sentence stays one."""
-    from lovec.abstentions import is_abstention
-    from lovec.sentences import spans, split_sentences
+    from lovec.text.abstentions import is_abstention
+    from lovec.text.sentences import spans, split_sentences
 
     text = text_of(data)
     end = 0
@@ -130,9 +130,9 @@ def grounded() -> list[Any]:
 
     from lovec.datasets.world.tokenizer import make_tokenizer
     from lovec.encoding import DEFAULT_SCORING, Grounding
-    from lovec.grounding import GroundedEncoder
+    from lovec.encoding.grounding import GroundedEncoder
+    from lovec.models.tiny import build_tiny
     from lovec.tags import DEFAULT_TAGS
-    from lovec.tiny import build_tiny
 
     made = [AutoTokenizer.from_pretrained(build_tiny(arch, folder() / f"tiny-{arch}")) for arch in ("llama", "gemma2")]
     extended = AutoTokenizer.from_pretrained(folder() / "tiny-llama")
@@ -186,7 +186,7 @@ def jsonl(data: bytes) -> None:
     from lovec.datasets.jsonl import json_line, read_records, record_to_dict, write_records
     from lovec.tagging import Documents
     from lovec.tags import DEFAULT_TAGS
-    from lovec.untag import split_record
+    from lovec.text.untag import split_record
 
     path = folder() / "records.jsonl"
     path.write_bytes(data)
@@ -504,7 +504,7 @@ def check_harmless(path: tuple[str, ...], value: Any) -> None:
 
 def replies(data: bytes) -> None:
     """Whatever a judge or a server replies is read as ratings and counts in range, or refused as malformed."""
-    from lovec.calls import MalformedReply
+    from lovec.core.calls import MalformedReply
     from lovec.engines.completions import read_completions, read_models
     from lovec.oracles.chat import read_reply
     from lovec.oracles.prompts import read_ratings
@@ -589,9 +589,9 @@ class _Server:
     """The application, called as a server calls it, in an event loop of its own."""
 
     def __init__(self) -> None:
+        from lovec.models.tiny import build_tiny
         from lovec.serving import RequestLimits, make_app
         from lovec.taggers import open_session
-        from lovec.tiny import build_tiny
 
         model = folder() / "llama"
         build_tiny("llama", model, max_position_embeddings=1024)

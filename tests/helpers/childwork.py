@@ -9,10 +9,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from lovec import stopwatch
 from lovec.cli import demo
 from lovec.cli.children import children, lines_of
-from lovec.signals import Terminated, terminating
+from lovec.core import stopwatch
+from lovec.core.signals import Terminated, terminating
 from lovec.types import LovecError
 
 PARTNERS = {"dpo": "grpo", "grpo": "dpo"}

@@ -21,7 +21,7 @@ class Family:
     """A family of models.
 
     Attributes:
-        arch: its tiny model, see ``lovec.tiny``.
+        arch: its tiny model, see ``lovec.models.tiny``.
         models: published models of it.
         before: what stands between question and answer in a prompt.
         end: token that ends an answer.
@@ -114,8 +114,8 @@ def _code(text: str) -> str:
 def page() -> str:
     """Return the page, from a tiny model of every family."""
     from lovec.encoding import Encoder
+    from lovec.models.tiny import build_tiny
     from lovec.policy import Policy, PolicyConfig
-    from lovec.tiny import build_tiny
 
     rows = []
     with tempfile.TemporaryDirectory() as folder:

@@ -65,8 +65,8 @@ def serve() -> None:
     """Run the commands that come in on standard input."""
     replies, sys.stdout, errors = sys.stdout, sys.stderr, sys.stderr
     faulthandler.dump_traceback_later(LIMIT, exit=True, file=errors)
-    from lovec import hub
     from lovec.cli import main
+    from lovec.core import hub
     from lovec.datasets import hub_rows
 
     faulthandler.cancel_dump_traceback_later()

@@ -23,9 +23,9 @@ from lovec.baselines import PTrue, SentenceLikelihood
 from lovec.datasets.jsonl import read_records
 from lovec.engines import RemoteVllm
 from lovec.evaluation import ShardedStrategy
+from lovec.metrics.results import read_results
 from lovec.modules import PolicyConfig
 from lovec.policy import is_adapter
-from lovec.results import read_results
 from lovec.teachers import BaselineTeacher, Blend, PolicyMean
 from lovec.types import Record
 

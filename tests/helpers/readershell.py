@@ -29,7 +29,7 @@ COMMANDS = ("lovec", "python")
 
 LOADED = (
     "lovec.baselines lovec.calibration lovec.callbacks lovec.datamodules lovec.engines lovec.evaluation "
-    "lovec.exporting lovec.labelling lovec.modules lovec.oracles lovec.reports lovec.tagging lovec.cli.training "
+    "lovec.export.exporting lovec.labelling lovec.modules lovec.oracles lovec.reports lovec.tagging lovec.cli.training "
     "lovec.cli.agreement lovec.cli.calibrate_run lovec.cli.curves lovec.cli.export lovec.cli.join lovec.cli.label "
     "lovec.cli.report lovec.cli.score lovec.cli.tag matplotlib.figure scipy.optimize scipy.stats "
     "transformers.models.llama.modeling_llama peft lightning.pytorch.loggers"

@@ -15,7 +15,7 @@ from torch import Tensor
 from lovec.datamodules import RecordsDataModule
 from lovec.datasets.pairs import with_rejected
 from lovec.engines import TransformersEngine
-from lovec.tiny import build_tiny
+from lovec.models.tiny import build_tiny
 from lovec.types import DEFAULT_SCALE, Record, Sampling, Scale, Sentence
 
 WORDS = "ada wrote the first note on engines in london and paris before noon".split()

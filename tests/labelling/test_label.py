@@ -26,9 +26,9 @@ from lovec.datasets.world import EmbeddedWorld
 from lovec.datasets.world.text import FORMS, draw_sentence, set_form
 from lovec.labelling import Outcome, Stage, run_stage, stage_file
 from lovec.labelling.data_sets import data_sets, open_data_set
+from lovec.metrics.results import read_results
 from lovec.oracles import LabelFile
 from lovec.oracles.cache import ReplyCache
-from lovec.results import read_results
 from lovec.types import LovecError, Record, Sentence, to_rating
 
 ROOT = Path(__file__).resolve().parents[2]

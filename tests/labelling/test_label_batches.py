@@ -13,8 +13,8 @@ import pytest
 from batchserver import BatchServer
 from forks import Fork, run_forks
 
-from lovec import calls
 from lovec.cli import main
+from lovec.core import calls
 from lovec.datasets.jsonl import write_records
 from lovec.oracles import batch_client, prefetching
 from lovec.types import Record, Sentence

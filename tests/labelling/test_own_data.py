@@ -20,7 +20,7 @@ from tinyrun import tiny
 from lovec.cli import main
 from lovec.datasets.jsonl import read_records, write_records
 from lovec.labelling import Splitting, TooFewEntities, split_file
-from lovec.results import read_results
+from lovec.metrics.results import read_results
 from lovec.types import LovecError, Record, Sentence
 
 CITIES = [f"City {number}" for number in range(12)]

@@ -8,7 +8,7 @@ import pytest
 
 from lovec.cli import main
 from lovec.datasets.jsonl import read_records
-from lovec.results import read_results
+from lovec.metrics.results import read_results
 
 LABELS = Path(__file__).parents[3] / "shared" / "data" / "factscore_labeled" / "ChatGPT.jsonl"
 

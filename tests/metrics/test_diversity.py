@@ -14,12 +14,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lovec.abstentions import is_abstention
-from lovec.embedding import MiniLM, TransformerEmbedder
 from lovec.metrics import CalibrationSuite
 from lovec.metrics.functional import ordinality
 from lovec.metrics.records import answer_statistics
 from lovec.metrics.text import semantic_diversity, type_token_ratio
+from lovec.models.embedding import MiniLM, TransformerEmbedder
+from lovec.text.abstentions import is_abstention
 from lovec.types import LovecError, Record, Sentence
 
 MEANS = ("ttr", "diversity", "abstained", "ordinality")
@@ -223,7 +223,7 @@ def test_vectors_are_kept_up_to_a_number(encoder, monkeypatch):
     embedder._loaded, embedder.model = None, "nowhere"
     assert torch.equal(embedder.embed(["london", "ada"]), first[[1, 0]])  # without a model
     embedder.model = encoder
-    monkeypatch.setattr("lovec.embedding._CACHED", 1)
+    monkeypatch.setattr("lovec.models.embedding._CACHED", 1)
     assert embedder.embed(["note", "ada", "engines"]).shape == (3, 16)
     assert list(embedder._cache) == ["engines"]
 
@@ -235,7 +235,7 @@ def test_an_encoder_that_is_not_there_is_one_line(tmp_path):
 
 
 def test_mini_lm_names_its_extra(monkeypatch):
-    monkeypatch.setattr("lovec.embedding.find_spec", lambda name: None)
+    monkeypatch.setattr("lovec.models.embedding.find_spec", lambda name: None)
     with pytest.raises(LovecError, match=r"lovec\[diversity\]"):
         MiniLM()
 

@@ -12,13 +12,13 @@ from tinyrun import fit, module
 from transformers import AutoTokenizer
 from vllmtiny import on_vllm, small
 
-from lovec.chats import render
 from lovec.encoding import Encoder, UserTurn
+from lovec.encoding.chats import render
 from lovec.engines import TransformersEngine
+from lovec.models.tiny import build_tiny
 from lovec.modules import DPO
 from lovec.policy import Policy, PolicyConfig, TokenBatch, TokenSequence
 from lovec.taggers import FreeFormTagger, IterativeTagger
-from lovec.tiny import build_tiny
 from lovec.types import LovecError, Record, Sampling, Sentence
 
 NAMES = {family.arch: family for family in FAMILIES}

@@ -12,7 +12,7 @@ import torch
 from tinyrun import Rows, fit, loaded, module, records, trainer
 from torch import Tensor
 
-from lovec.choices import ChoiceTree
+from lovec.encoding.choices import ChoiceTree
 from lovec.modules import Batch, ExpectedReward, PolicyConfig, ScoreModule, SFTRegression
 from lovec.modules.base import ratings
 from lovec.modules.batching import micro_batches

@@ -16,8 +16,8 @@ import torch
 from forks import Fork, ranks, run_forks
 
 from lovec.datasets.jsonl import read_records
+from lovec.metrics.results import read_results
 from lovec.policy.checkpoints import AtomicCheckpointIO, read_checkpoint
-from lovec.results import read_results
 
 SCRIPT = """
 import json, time, torch

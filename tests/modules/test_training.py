@@ -13,7 +13,9 @@ import torch
 from tinyrun import Rows, fit, module, records, trainer
 from torch import Tensor
 
+from lovec.core.randomness import seeded
 from lovec.datasets.jsonl import read_records
+from lovec.metrics.results import read_results
 from lovec.modules import (
     DPO,
     ORPO,
@@ -28,8 +30,6 @@ from lovec.modules import (
 from lovec.modules.batching import micro_batches
 from lovec.policy import is_adapter
 from lovec.policy.checkpoints import read_checkpoint
-from lovec.randomness import seeded
-from lovec.results import read_results
 from lovec.types import LossOutput, LovecError, Record, Term
 
 

@@ -20,7 +20,7 @@ from batchserver import BatchServer
 from faultserver import planted
 from forks import Fork, run_forks
 
-from lovec import calls
+from lovec.core import calls
 from lovec.oracles import OpenAIOracle, batch_client, prefetching
 from lovec.oracles.batch_client import BatchClient
 from lovec.oracles.batches import BatchList, Load

@@ -21,7 +21,7 @@ import pytest
 from faultserver import FaultServer, RecordedCall, planted
 from forks import Fork, run_forks
 
-from lovec import calls
+from lovec.core import calls
 from lovec.datasets.jsonl import read_records, write_records
 from lovec.oracles import OpenAIOracle, OracleStopped
 from lovec.oracles.cache import ReplyCache, reply_key
@@ -35,7 +35,7 @@ PAGE = "A page that says much. " * 20
 RUN = """
 import json, sys
 from lovec.datasets.jsonl import read_records
-from lovec import calls
+from lovec.core import calls
 from lovec.oracles import OpenAIOracle
 calls._FIRST_WAIT = 0.01
 records = list(read_records(sys.argv[1]))

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from lovec.models.tiny import build_tiny
 from lovec.policy.fingerprint import base_part, differences, loaded_digest, settings_part
-from lovec.tiny import build_tiny
 
 RECIPE: dict[str, Any] = {
     "trainer": {"precision": "32-true", "max_steps": 4, "devices": 1},

@@ -13,8 +13,8 @@ from tinyrun import tiny
 from transformers import AutoModelForCausalLM
 
 from lovec.encoding import Encoder
+from lovec.models.tiny import build_tiny
 from lovec.policy import Policy, PolicyConfig, TokenBatch, TokenSequence, is_adapter
-from lovec.tiny import build_tiny
 from lovec.tries import TRIE_ATTENTION
 from lovec.types import LovecError
 

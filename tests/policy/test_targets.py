@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from tinyrun import Rows, module, sft_adapter, tiny, trainer
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from lovec.exporting import ExportSource, export_merged
+from lovec.export.exporting import ExportSource, export_merged
 from lovec.modules import SFT
 from lovec.policy import Policy, PolicyConfig, TokenBatch, TokenSequence
 from lovec.policy.adapters import fresh_adapter

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from realrun import LABELLED, brief
 
-from lovec.gguf import SMOLLM2
 from lovec.models import resolve_model
+from lovec.models.gguf import SMOLLM2
 from lovec.types import LovecError
 
 

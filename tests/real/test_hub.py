@@ -11,7 +11,7 @@ import pytest
 from hubserver import hub_server
 from hubshell import HubShell
 
-from lovec.gguf import SMOLLM2, gguf_file
+from lovec.models.gguf import SMOLLM2, gguf_file
 
 pytestmark = pytest.mark.real
 

@@ -8,8 +8,8 @@ import pytest
 from families import FAMILIES
 
 from lovec.encoding import Encoder
-from lovec.gguf import SMOLLM2
 from lovec.models import offline_model
+from lovec.models.gguf import SMOLLM2
 from lovec.policy import PolicyConfig, load_tokenizer
 
 pytestmark = pytest.mark.real

@@ -18,8 +18,8 @@ import lovec
 from lovec.calibration import read_calibrations
 from lovec.cli import main
 from lovec.datasets.jsonl import read_records
+from lovec.metrics.results import read_results
 from lovec.models import offline_model, resolve_model
-from lovec.results import read_results
 from lovec.taggers import open_session
 
 pytestmark = pytest.mark.real

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from lovec.datasets.jsonl import write_records
+from lovec.metrics.results import read_results, write_results, written_by
 from lovec.reports.breakdown import places_of, slug
 from lovec.reports.cells import CellMaker
 from lovec.reports.histogram import histogram
@@ -16,7 +17,6 @@ from lovec.reports.paper_tables import report_tables
 from lovec.reports.reliability import reliability
 from lovec.reports.risk_coverage import risk_curve
 from lovec.reports.runs import read_run
-from lovec.results import read_results, write_results, written_by
 from lovec.types import LovecError, Record, ResultRow, Sentence
 
 QUESTIONS = 24

@@ -12,6 +12,7 @@ from lovec.datasets.jsonl import write_records
 from lovec.metrics import CalibrationSuite
 from lovec.metrics.bootstrap import by_question, intervals, resample
 from lovec.metrics.records import answer_statistics, passage_pairs, sentence_pairs
+from lovec.metrics.results import read_results, write_results
 from lovec.metrics.table import METRICS, MetricInfo
 from lovec.reports.cells import CellMaker
 from lovec.reports.diagnostic_tables import sweep_table
@@ -21,7 +22,6 @@ from lovec.reports.runs import read_run
 from lovec.reports.table import markdown
 from lovec.reports.texts import READOUT_TITLES
 from lovec.reports.times import timings
-from lovec.results import read_results, write_results
 from lovec.types import LovecError, Record, ResultRow, Sentence
 
 PAIRS = {"sentence": sentence_pairs, "passage": passage_pairs}

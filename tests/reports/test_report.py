@@ -12,11 +12,11 @@ from browser import CHROMIUM, Browser, browser
 
 from lovec.cli import main
 from lovec.datasets.jsonl import write_records
+from lovec.metrics.results import write_results
 from lovec.reports.page import LONGEST_ANSWER, LONGEST_QUESTION, method_answers, page
 from lovec.reports.plots import write_plots
 from lovec.reports.runs import read_run
 from lovec.reports.table import Cell, Column, Line, Table
-from lovec.results import write_results
 from lovec.types import Kind, Record, ResultRow, Sentence
 
 HOSTILE = (

@@ -15,7 +15,7 @@ from tinyrun import grounded_adapter, tiny
 from writer import Writer
 
 from lovec.calibration import calibrate
-from lovec.grounding import GroundedEncoder
+from lovec.encoding.grounding import GroundedEncoder
 from lovec.serving.page import render_page
 from lovec.taggers import FreeFormTagger, IterativeTagger, Session, open_session
 from lovec.taggers.scoring import answered

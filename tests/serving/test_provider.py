@@ -22,9 +22,9 @@ from chatserver import ChatServer, planted, spread, written
 from served import KEY, NAME, chat, first_line, post, running, streamed, until
 
 import lovec
-from lovec import calls
 from lovec.cli import main
 from lovec.cli.serve import open_provider
+from lovec.core import calls
 from lovec.datasets.jsonl import record_to_dict
 from lovec.encoding import INSTRUCTION
 from lovec.metrics.functional import mean_confidence

@@ -24,11 +24,11 @@ from served import KEY, NAME, Server, chat, first_line, post, reply, running, un
 from tinyrun import tiny
 from writer import Writer
 
-from lovec import calls
 from lovec.calibration import Promised, calibrate
+from lovec.core import calls
 from lovec.encoding import Grounding
+from lovec.encoding.grounding import encoder_of
 from lovec.engines import RemoteVllm
-from lovec.grounding import encoder_of
 from lovec.metrics.functional import mean_confidence
 from lovec.serving import streams
 from lovec.serving.streams import STREAM_INTERVAL

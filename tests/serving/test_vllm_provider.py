@@ -13,10 +13,10 @@ from served import chat, post, running
 from vllmserver import VLLM_SERVER, vllm_server
 
 import lovec
-from lovec.errors import LovecError
-from lovec.gguf import SMOLLM2
+from lovec.core.errors import LovecError
+from lovec.core.notices import counted
 from lovec.models import resolve_model
-from lovec.notices import counted
+from lovec.models.gguf import SMOLLM2
 from lovec.tagging import ApiModel, ApiTagger
 
 pytestmark = VLLM_SERVER

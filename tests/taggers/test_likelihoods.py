@@ -13,11 +13,11 @@ import pytest
 
 from lovec.datasets.jsonl import read_records, write_records
 from lovec.encoding import Encoder
+from lovec.models.tiny import build_tiny
 from lovec.policy import TokenBatch, TokenSequence
 from lovec.taggers import FreeFormTagger, IterativeTagger, Session, open_session
 from lovec.taggers.freeform import read_answer, sentence_spans
 from lovec.taggers.scoring import items_of
-from lovec.tiny import build_tiny
 from lovec.types import Completion, LovecError, Record, Sampling, Sentence
 
 CONTEXT = 400

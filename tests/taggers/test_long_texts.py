@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from plainscores import naive_score
 
+from lovec.models.tiny import build_tiny
 from lovec.taggers import IterativeTagger, Session, open_session
 from lovec.taggers.scoring import History, Passage, ScoredSentence, Step, items_of, score_passages
 from lovec.tagging import TextTagger, text_record
-from lovec.tiny import build_tiny
 from lovec.types import Record, Sampling, Sentence
 
 CONTEXT = 400

@@ -15,6 +15,7 @@ from transformers import AutoTokenizer
 
 from lovec.encoding import INSTRUCTION, Encoder, default_instruction
 from lovec.labelling.steps import EngineWriter
+from lovec.models.tiny import build_tiny
 from lovec.modules import SFT
 from lovec.serving.served import SessionModel
 from lovec.taggers import FreeFormTagger, IterativeTagger, open_session
@@ -29,7 +30,6 @@ from lovec.taggers.session import (
 )
 from lovec.tagging import TextTagger
 from lovec.tags import DEFAULT_TAGS, TagFormat
-from lovec.tiny import build_tiny
 from lovec.types import DEFAULT_SCALE, Completion, LovecError, Record, Sampling, Scale, Sentence
 
 WORDS = Scale(("no", "perhaps", "yes"))

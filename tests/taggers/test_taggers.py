@@ -15,11 +15,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lovec.encoding import Encoder
 from lovec.engines import TransformersEngine
+from lovec.models.tiny import build_tiny
 from lovec.taggers import FreeFormTagger, IterativeTagger
 from lovec.taggers.freeform import read_answer
 from lovec.taggers.scoring import with_score
 from lovec.tags import TagFormat
-from lovec.tiny import build_tiny
 from lovec.types import DEFAULT_SCALE, Completion, LovecError, Record, Sampling, Scale, Sentence
 
 CONTEXT = 512

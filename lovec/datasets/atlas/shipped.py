@@ -17,7 +17,7 @@ from lovec.datasets.atlas.asking import (
 )
 from lovec.datasets.atlas.facts import City, Country, cities, countries
 from lovec.datasets.names import slug
-from lovec.sentences import split_sentences
+from lovec.text.sentences import split_sentences
 from lovec.types import LovecError, Record, Sentence
 
 SHIPPED = Path(__file__).with_name("answers.json.gz")

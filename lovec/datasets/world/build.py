@@ -9,12 +9,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lovec.core.imports import without_progress_bars
 from lovec.datasets.world.facts import Entity, WorldSpec
 from lovec.datasets.world.pretrain import Schedule, pretrain
 from lovec.datasets.world.text import INSTRUCTION, make_corpus
 from lovec.datasets.world.things import make_entities
 from lovec.datasets.world.tokenizer import make_tokenizer, vocabulary
-from lovec.imports import without_progress_bars
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast

@@ -14,12 +14,12 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
+from lovec.core.files import atomic_folder, cache_folder
+from lovec.core.progress import note
+from lovec.core.provenance import file_digest, text_digest
 from lovec.datasets.world.build import build, corpus_digest
 from lovec.datasets.world.facts import WorldSpec
 from lovec.encoding import QUESTION
-from lovec.files import atomic_folder, cache_folder
-from lovec.progress import note
-from lovec.provenance import file_digest, text_digest
 from lovec.tags import render
 from lovec.types import LovecError
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from lovec.progress import is_quiet, note
+from lovec.core.progress import is_quiet, note
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -1,0 +1,393 @@
+"""Documents: which parts of a text are statements, and which are kept as they are and never scored or labelled.
+
+Plain text, Markdown and HTML take one path, wherever a text comes from. Markdown is parsed by markdown-it-py, and
+plain text is Markdown without marks; HTML is parsed by selectolax, and its visible text becomes Markdown. Between the
+blocks of a document that state nothing (headings, code, tables, front matter, footnotes) lies prose, which is split
+into sentences; some of these are questions, labels, addresses or marks, which state nothing either.
+
+The text of a document is never changed: every part of it is a piece of the text, and only white space lies between.
+"""
+
+# This file deals with dashes, stops and quotation marks of every kind.
+# ruff: noqa: RUF001
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from lovec.text.sentences import STOPS, split_sentences
+from lovec.types import STATEMENT, PartKind, Sentence, is_text
+
+if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
+
+_TITLE_WITHIN = 4000  # characters of a text that are searched for its title
+_LONGEST_TITLE = 80  # characters
+_FIRST_LINE = re.compile(r"\s*([^\W_a-z][^\n]{0,78}\S)[ \t\r]*\n[ \t\r]*\n(?=\s*\S)")
+_GOES_ON = (*STOPS, *":;,：；，、")  # what a title does not end in
+_BLANK_LINE = re.compile(r"\n\s*\n")
+_NEWLINE = re.compile(r"\r\n?|\n")
+
+_HTML_DOCUMENT = re.compile(
+    r"\ufeff?\s*(?>(?:<\?xml[^>]*>|<!--(?>.*?-->))\s*)*+<(?:!doctype\s+html|html|head|body)\b",
+    re.IGNORECASE | re.DOTALL,
+)
+_HTML_FRAGMENT = re.compile(
+    r"\s*<(?:p|div|h[1-6]|[uod]l|table|pre|blockquote|center|section|article|main|header|figure)\b", re.IGNORECASE
+)
+_HTML_TAG = re.compile(r"<[!/?a-zA-Z][^<>]*>")
+
+_PREFIX = re.compile(r"(?:[-*+•–—>]\s+|\(?(?:\d{1,3}|[a-zA-Z]|[ivxIVX]{2,5})[.)]\s+)*")
+_WORD = re.compile(r"[^\W_]")
+_LONE_MARKER = re.compile(r"\(?\d{1,3}[.)]|\[\^?\w{1,20}\]")
+_CODE = re.compile(r"`{3}|~{3}")
+_TABLE_ROW = re.compile(r"\|[^\n]*\|")
+_ADDRESS = (
+    r"(?:<?(?:https?://|www\.|mailto:)[^\s>]++>?|<?[\w.+-]++@[\w-]++(?:\.[\w-]++)++>?"
+    r"|!?\[[^\]\n]*+\]\([^)\n]*+\))"
+)
+_REFERENCE = re.compile(
+    rf"(?:[^\n.!?:]{{1,60}}:\s*+)?{_ADDRESS}(?:[\s,;]++{_ADDRESS})*+[.,;]?|\[\^?[\w-]{{1,20}}\]:\s.*", re.DOTALL
+)
+_ASKS = ("?", "？", "؟", "⸮")
+_QUOTES = "\"'“”„‘’«»「」『』"
+_BOLD = re.compile(r"(?P<mark>\*{2,3}|__)(?P<words>(?=\S)(?:(?!(?P=mark))[^\n])*\S)(?P=mark)")
+_EMPHASIS = re.compile(r"[*_]{1,3}")
+_LONGEST_LABEL = 3  # words of a line that ends in a colon, whatever its words are
+_SMALL_WORD = 3  # letters of a word that a title may write in lower case
+
+
+def parts(
+    text: str, split: Callable[[str], list[str]] = split_sentences, begins: bool = True, until: int | None = None
+) -> list[Sentence]:
+    """Return the parts of a text in their order: the sentences of its prose, and what is kept as it is.
+
+    Args:
+        text: plain text or Markdown; `readable` makes it of HTML.
+        split: returns the sentences of prose.
+        begins: whether the text is the beginning of its document, whose first line may be its title.
+        until: where the last part ends, at the end of a sentence or a block; None is the end of the text.
+    """
+    found: list[Sentence] = []
+    here, until = 0, len(text) if until is None else until
+    for start, end, kind in kept_blocks(text, begins):
+        if end > until:
+            break
+        found += map(_sentence, split(text[here:start]))
+        found.append(Sentence(text[start:end], kind=kind))
+        here = end
+    found += map(_sentence, split(text[here:until]))
+    return found
+
+
+def paragraphs(text: str) -> list[tuple[str, PartKind]]:
+    """Return the texts between blank lines, and what each of them is where it is a block that states nothing.
+
+    Blank lines in such a block, as code has them, do not count.
+    """
+    blocks = kept_blocks(text)
+    starts = [start for start, _, _ in blocks]
+    found: list[tuple[str, PartKind]] = []
+    here = 0
+    for start, end in [*((gap.start(), gap.end()) for gap in _BLANK_LINE.finditer(text)), (len(text), len(text))]:
+        at = bisect_right(starts, start) - 1
+        if at >= 0 and start < blocks[at][1]:
+            continue
+        if paragraph := text[here:start].strip():
+            whole = at >= 0 and text[blocks[at][0] : blocks[at][1]] == paragraph
+            found.append((paragraph, blocks[at][2] if whole else STATEMENT))
+        here = end
+    return found
+
+
+def kept_blocks(text: str, begins: bool = True) -> list[tuple[int, int, PartKind]]:
+    """Return start, end and kind of the blocks of a text that hold no prose, in their order, without overlap.
+
+    Args:
+        text: as for `parts`.
+        begins: as for `parts`.
+    """
+    lines = [0, *(match.end() for match in _NEWLINE.finditer(text)), len(text)]
+    environment: dict[str, Any] = {}
+    blocks = [(token.map, kind) for token, kind in _kept_tokens(_markdown().parse(text, environment))]
+    references = environment.get("references", {}).values()
+    blocks += [(reference["map"], "reference") for reference in references if reference.get("map")]
+    found: list[tuple[int, int, PartKind]] = []
+    for (first, last), kind in sorted(blocks, key=lambda block: block[0]):
+        start, end = lines[first], lines[min(last, len(lines) - 1)]
+        block = text[start:end]
+        start, end = end - len(block.lstrip()), start + len(block.rstrip())
+        if start < end and (not found or start >= found[-1][1]):
+            found.append((start, end, kind))
+    after = int(bool(found) and found[0][2] == "data")  # the title stands behind front matter
+    title = _FIRST_LINE.match(text, found[0][1] if after else 0) if begins else None
+    if title and not _is_sentence(title[1]):
+        found.insert(after, (*title.span(1), "heading"))
+    return found
+
+
+def kind_of(text: str, begins_line: bool = True) -> PartKind:
+    """Return what a sentence, or a block that stands alone, is.
+
+    Args:
+        text: the sentence or the block.
+        begins_line: whether it begins a line; elsewhere it is not a block.
+    """
+    blocks = kept_blocks(text, begins=False) if begins_line else []
+    if len(blocks) == 1 and text[slice(*blocks[0][:2])] == text.strip():
+        return blocks[0][2]
+    return _kind_of_sentence(text)
+
+
+def title_of(text: str) -> tuple[str, str] | None:
+    """Return the title of a text and where it was found; None without one.
+
+    It is the first heading if the text begins with it, the ``<title>`` of HTML, or a first line that stands alone and
+    ends without a stop.
+    """
+    if is_html(text):
+        named = _html(text).css_first("title")
+        title, place = ("" if named is None else named.text()), "its title"
+    else:
+        blocks = kept_blocks(text[:_TITLE_WITHIN])
+        after = blocks.pop(0)[1] if blocks and blocks[0][2] == "data" else 0
+        if not blocks or blocks[0][2] != "heading" or text[after : blocks[0][0]].strip("\ufeff \t\r\n"):
+            return None
+        title, *underline = text[blocks[0][0] : blocks[0][1]].splitlines()
+        place = "its heading" if title[0] == "#" or underline else "its first line"
+        title = title.strip("#")
+    title = " ".join(_EMPHASIS.sub("", title.replace("`", "")).split())
+    return (title, place) if title and is_text(title) else None
+
+
+def is_html(text: str) -> bool:
+    """Return whether a text is HTML: it begins as a document does, or all of its blocks are HTML.
+
+    Markdown that has HTML among its paragraphs is none.
+    """
+    if _HTML_DOCUMENT.match(text):
+        return True
+    return bool(_HTML_FRAGMENT.match(text)) and all(
+        token.type == "html_block" for token in _markdown().parse(text, {}) if token.level == 0
+    )
+
+
+def readable(text: str) -> str:
+    """Return the visible text of HTML as Markdown; other texts as they are.
+
+    Headings, lists, tables and code are marked; scripts, styles, forms and navigation are no part of it.
+    """
+    return _visible(text) if is_html(text) else text
+
+
+def _sentence(text: str) -> Sentence:
+    return Sentence(text, kind=_kind_of_sentence(text))
+
+
+def _kind_of_sentence(text: str) -> PartKind:
+    """Return what a sentence of prose is."""
+    body = text[_PREFIX.match(text).end() :]  # type: ignore[union-attr]  # it matches anything
+    if _REFERENCE.fullmatch(body):
+        return "reference"
+    if _LONE_MARKER.fullmatch(text) or not _WORD.search(_HTML_TAG.sub("", body)):
+        return "mark"
+    if _CODE.match(body):
+        return "code"
+    if _TABLE_ROW.fullmatch(text):
+        return "table"
+    if _is_question(body):
+        return "question"
+    if (bold := _BOLD.fullmatch(body)) and not bold["words"].endswith(_GOES_ON):
+        return "heading"
+    return "label" if _is_label(_EMPHASIS.sub("", body).rstrip()) else STATEMENT
+
+
+def _is_sentence(line: str) -> bool:
+    """Return whether a first line that stands alone is not a title: it has a stop, or is an item of a list."""
+    return line.endswith(_GOES_ON) or _PREFIX.match(line)[0] != "" or len(split_sentences(line)) > 1  # type: ignore[index]
+
+
+def _is_question(text: str) -> bool:
+    """Return whether a sentence asks; one that ends in a quoted question does not."""
+    bare = text.strip("*_()[]")
+    asked = bare.rstrip(_QUOTES)
+    return asked.endswith(_ASKS) and (asked == bare or bare[0] in _QUOTES)
+
+
+def _is_label(text: str) -> bool:
+    """Return whether a line that ends in a colon names what follows, and states nothing: a few words, or a title."""
+    if not text.endswith((":", "：")) or len(text) > _LONGEST_TITLE or "\n" in text:
+        return False
+    words = text[:-1].split()
+    return len(words) <= _LONGEST_LABEL or not any(len(word) > _SMALL_WORD and word[0].islower() for word in words)
+
+
+# Markdown
+
+
+@cache
+def _markdown() -> MarkdownIt:
+    """Return a parser of blocks. Indented lines are no code: plain texts indent their paragraphs."""
+    from markdown_it import MarkdownIt
+    from mdit_py_plugins.footnote import footnote_plugin
+    from mdit_py_plugins.front_matter import front_matter_plugin
+
+    parser = MarkdownIt("commonmark").enable("table").disable("code").use(front_matter_plugin).use(footnote_plugin)
+    parser.core.ruler.enableOnly(["normalize", "block"])
+    return parser
+
+
+_KEPT: dict[str, PartKind] = {
+    "fence": "code",
+    "table_open": "table",
+    "hr": "mark",
+    "front_matter": "data",
+    "footnote_reference_open": "reference",
+}
+"""Kinds of the blocks that hold no prose, by the type of their token."""
+
+
+def _kept_tokens(tokens: list[Any]) -> Iterator[tuple[Any, PartKind]]:
+    """Yield the tokens of blocks that hold no prose."""
+    for at, token in enumerate(tokens):
+        if kind := _KEPT.get(token.type):
+            yield token, kind
+        elif token.type == "html_block" and not _visible(token.content):
+            yield token, "code"
+        elif token.type == "heading_open":
+            line = tokens[at + 1].content
+            if token.markup[0] == "#" or not ("\n" in line or line.endswith(_GOES_ON)):
+                yield token, "heading"  # a rule below a paragraph underlines no heading
+
+
+# HTML
+
+_SKIPPED = frozenset(
+    "head script style template noscript svg math iframe object canvas audio video select button nav form".split()
+)
+_BLOCKS = frozenset(
+    "address article aside blockquote body caption center dd details div dl dt fieldset figcaption figure footer h1 h2 "
+    "h3 h4 h5 h6 header hr html li main ol p pre section summary table tbody td tfoot th thead tr ul".split()
+)
+_IN_LAYOUT = "p, div, table, ul, ol, h1, h2, h3, h4, h5, h6, pre, blockquote"
+
+
+def _html(text: str) -> Any:
+    from selectolax.lexbor import LexborHTMLParser
+
+    return LexborHTMLParser(text)
+
+
+def _visible(html: str) -> str:
+    """Return the visible text of a piece of HTML as Markdown."""
+    writer = _Writer()
+    writer.walk(_html(html).body)
+    return writer.text()
+
+
+class _Writer:
+    """Writes the visible text of HTML as Markdown."""
+
+    def __init__(self) -> None:
+        self._blocks: list[tuple[str, str]] = []  # what stands before a block, and the block
+        self._lines: list[list[str]] = [[]]
+        self._bold = 0
+        self._plain = False  # whether the block has words outside of bold type
+        self._mark = ""
+
+    def walk(self, root: Any) -> None:
+        """Add a node and all below it; nodes may lie as deep as they like."""
+        stack: list[tuple[Any, bool]] = [] if root is None else [(root, False)]
+        while stack:
+            node, leaves = stack.pop()
+            if leaves:
+                self._leave(node.tag)
+            elif self._enter(node):
+                stack.append((node, True))
+                children = list(node.iter(include_text=True))
+                stack += [(child, False) for child in reversed(children)]
+
+    def text(self) -> str:
+        """Return all that was added."""
+        self._flush()
+        return "".join(f"{before if at else ''}{block}" for at, (before, block) in enumerate(self._blocks))
+
+    def _enter(self, node: Any) -> bool:
+        """Begin a node; return whether its children are to be added."""
+        tag = node.tag
+        if tag == "-text":
+            words = node.text_content
+            self._lines[-1].append(words)
+            self._plain = self._plain or (not self._bold and bool(words.strip()))
+        elif tag == "br":
+            self._lines.append([])
+        elif tag == "pre":
+            self._flush()
+            self._add("\n\n", _fenced(node.text()))
+        elif tag == "table" and node.css_first(_IN_LAYOUT.replace("table", "table table")) is None:
+            self._flush()
+            self._add("\n\n", _table(node))
+        elif tag == "hr":
+            self._flush()
+            self._add("\n\n", "---")
+        elif not (tag in _SKIPPED or tag.startswith(("-", "!"))):
+            if tag in _BLOCKS:
+                self._flush()
+                self._mark = (
+                    "- " if tag == "li" else f"{'#' * int(tag[1])} " if re.fullmatch("h[1-6]", tag) else self._mark
+                )
+            self._bold += tag in ("b", "strong")
+            return True
+        return False
+
+    def _leave(self, tag: str) -> None:
+        if tag in _BLOCKS:
+            self._flush()
+            self._mark = ""
+        self._bold -= tag in ("b", "strong")
+
+    def _flush(self) -> None:
+        """End the block that is being written."""
+        lines = [" ".join("".join(line).split()) for line in self._lines]
+        text = "\n".join(filter(None, lines))
+        if text:
+            bold = not self._plain and "\n" not in text
+            before = "\n" if self._mark == "- " and self._blocks and self._blocks[-1][1].startswith("- ") else "\n\n"
+            self._add(before, f"{self._mark}{f'**{text}**' if bold and not self._mark else text}")
+            self._mark = ""
+        self._lines, self._plain = [[]], False
+
+    def _add(self, before: str, block: str) -> None:
+        if block:
+            self._blocks.append((before, block))
+
+
+def _fenced(code: str) -> str:
+    """Return code as a block of Markdown."""
+    code = code.strip("\n")
+    longest = max(map(len, re.findall("`{3,}", code)), default=2)
+    fence = "`" * (longest + 1)
+    return f"{fence}\n{code}\n{fence}" if code.strip() else ""
+
+
+def _table(table: Any) -> str:
+    """Return the rows of a table in Markdown."""
+    rows = [[_cell(cell) for cell in row.css("td, th")] for row in table.css("tr")]
+    rows = [row for row in rows if any(row)]
+    width = max(map(len, rows), default=0)
+    if not rows:
+        return ""
+    lines = [_row([*row, *[""] * (width - len(row))]) for row in rows]
+    return "\n".join([lines[0], _row(["---"] * width), *lines[1:]])
+
+
+def _row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _cell(cell: Any) -> str:
+    return " ".join(cell.text(separator=" ").split()).replace("|", "\\|")

@@ -1,0 +1,126 @@
+"""Answers as sentences: plain ones are split; in those that hold confidence tags already, a tag ends a sentence."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from lovec.tags import DEFAULT_TAGS, TagFormat, parse, strip, thought_length, without_source_tags
+from lovec.text.clauses import CONFIDENCES, in_clauses
+from lovec.text.documents import kept_blocks, kind_of, parts, readable
+from lovec.text.sentences import spans, split_sentences
+from lovec.types import Record, Sentence, Unit
+
+_OF_EARLIER_RUNS = ("problems", "left_out", CONFIDENCES, "revised", "hedged")
+_BLANK_LINE = re.compile(r"\n\s*\n")
+
+
+def untag(
+    record: Record, tags: TagFormat = DEFAULT_TAGS, split: Callable[[str], list[str]] = split_sentences
+) -> tuple[Record, int]:
+    """Return a record whose answer and sentences hold no tags, and the number of sentences whose tag was read.
+
+    A record without sentences gets those that its tags mark: a tag ends a sentence, and what has no valid tag is split.
+    The score of a valid tag becomes the score of its sentence. Confidences by source are removed, too.
+
+    Args:
+        record: given or generated text.
+        tags: the tag words and the scale.
+        split: returns the sentences of a text without tags.
+    """
+    if (answer := without_source_tags(record.answer)) != record.answer:
+        record = replace(record, answer=answer)
+    texts = [record.answer, *(sentence.text for sentence in record.sentences)]
+    if not any(tags.open in text or tags.close in text for text in texts):
+        return record, 0
+    given = sum(sentence.score is not None for sentence in record.sentences)
+    if record.sentences:
+        sentences = tuple(_read(sentence, tags) for sentence in record.sentences)
+    else:
+        sentences = tuple(_marked(record.answer, tags, split))
+    kept = tuple(sentence for sentence in sentences if sentence.text)
+    rejected = record.rejected if len(kept) == len(sentences) else None
+    untagged = replace(record, answer=strip(record.answer, tags), sentences=kept, rejected=rejected)
+    return untagged, sum(sentence.score is not None for sentence in sentences) - given
+
+
+def split_record(
+    record: Record,
+    tags: TagFormat = DEFAULT_TAGS,
+    split: Callable[[str], list[str]] = split_sentences,
+    unit: Unit = "sentence",
+) -> Record:
+    """Return a record with sentences, without tags: its own sentences, or else the parts of its answer.
+
+    A tag in the answer ends a sentence, so an answer that was tagged before has the sentences that it had then. Of an
+    answer in HTML the visible text stays, see ``lovec.text.documents.readable``. What states nothing has its ``kind``.
+    Problems of an earlier run are removed from ``meta``, and its revised text.
+
+    Args:
+        record: given or generated text.
+        tags: the tag words and the scale.
+        split: returns the sentences of prose without tags.
+        unit: "clause" divides the sentences into clauses, see ``lovec.text.clauses.in_clauses``.
+    """
+    record, _ = untag(record, tags, split)
+    meta = {name: value for name, value in record.meta.items() if name not in _OF_EARLIER_RUNS}
+    if "revised" in record.meta:
+        sentences = (replace(sentence, revision=None) for sentence in record.sentences)
+        record = replace(record, sentences=tuple(sentences))
+    record = replace(record, meta=meta) if record.sentences else _split(replace(record, meta=meta), split)
+    return in_clauses(record) if unit == "clause" else record
+
+
+def _split(record: Record, split: Callable[[str], list[str]]) -> Record:
+    begin = thought_length(record.answer)
+    answer = readable(record.answer[begin:])
+    sentences = tuple(parts(answer, split))
+    return replace(record, answer=record.answer[:begin] + answer, sentences=sentences, rejected=None)
+
+
+def _marked(answer: str, tags: TagFormat, split: Callable[[str], list[str]]) -> Iterator[Sentence]:
+    """Yield the parts of a tagged answer, with the scores of valid tags."""
+    parsed = parse(answer, tags)
+    for span in parsed.sentences:
+        first = span is parsed.sentences[0]
+        if span.score is None:
+            yield from parts(strip(span.raw, tags), split, begins=first)
+            continue
+        before = span.raw[: -len(span.raw.lstrip())]
+        begins_line = first or "\n" in before
+        begin = _last_paragraph(span.text, begins_line)
+        yield from parts(span.text, split, begins=first, until=begin)
+        text = span.text[begin:].strip()
+        yield _scored(Sentence(text, kind=kind_of(text, begins_line or begin > 0)), span.score, tags)
+    yield from parts(parsed.tail, split, begins=not parsed.sentences)
+
+
+def _last_paragraph(text: str, begins_line: bool) -> int:
+    """Return where the last paragraph begins; a sentence is never longer than its paragraph, and has no heading.
+
+    Args:
+        text: what stands before a tag, after the tag before it.
+        begins_line: whether it begins a line; elsewhere a number sign begins no heading.
+    """
+    ends = [end for start, end, _ in kept_blocks(text, begins=False) if start or begins_line]
+    begin = max((end for end in ends if text[end:].strip()), default=0)
+    pieces = [(begin + start, begin + end) for start, end in spans(text[begin:])]
+    for (_, end), (start, _) in zip(reversed(pieces[:-1]), reversed(pieces[1:]), strict=True):
+        if _BLANK_LINE.search(text, end, start):
+            return start
+    return begin
+
+
+def _read(sentence: Sentence, tags: TagFormat) -> Sentence:
+    """Return a sentence without tags in its text; the score of a valid tag at its end is kept if it has no other."""
+    text = strip(sentence.text, tags)
+    marked = parse(sentence.text, tags).sentences
+    if sentence.score is None and len(marked) == 1 and marked[0].score is not None and marked[0].text == text:
+        return _scored(replace(sentence, text=text), marked[0].score, tags)
+    return replace(sentence, text=text)
+
+
+def _scored(sentence: Sentence, score: int, tags: TagFormat) -> Sentence:
+    confidence = tags.scale.confidence(score)
+    return replace(sentence, score=score, confidence=confidence, levels=tags.scale.size)

@@ -22,7 +22,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from common import ROOT, page_options, provenance, replace_between, run_for_page
+from common import ROOT, page_options, provenance, run_for_page
 from lightning.pytorch import Trainer
 
 from lovec.datamodules import World
@@ -143,8 +143,9 @@ def request_to_answer(folder: Path) -> Files:
         body = {"model": "world", "messages": [{"role": "user", "content": "Who was Ada?"}], "stream": True}
         headers = {"Content-Type": "application/json"}
         url = f"http://127.0.0.1:{port}/v1/chat/completions"
-        with files.counted():
-            urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode(), headers)).read()
+        for context in (nullcontext(), files.counted()):  # the first request imports what it needs
+            with context:
+                urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode(), headers)).read()
         server.should_exit = True
         thread.join()
     return files
@@ -154,8 +155,10 @@ def table_to_scores(folder: Path) -> Files:
     """Follow a CSV file with confidences and labels to the table of their metrics."""
     path, files = folder / "scores.csv", Files()
     path.write_text("confidence,label\n" + "".join(f"{i / 20},{int(i % 20 > 9)}\n" for i in range(20)))
-    with files.profiled(), files.counted(), contextlib.redirect_stdout(io.StringIO()):
-        print_scores(measured_files([read_scored(path, Columns())]))
+    with files.profiled(), contextlib.redirect_stdout(io.StringIO()):
+        for context in (nullcontext(), files.counted()):  # the first time imports what it needs
+            with context:
+                print_scores(measured_files([read_scored(path, Columns())]))
     return files
 
 

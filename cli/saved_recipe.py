@@ -22,6 +22,7 @@ from typing import Any, TypeAlias
 
 import yaml
 
+from lovec.core.moved import new_name
 from lovec.core.settings import Option, class_at, declared
 from lovec.types import LovecError
 
@@ -37,7 +38,7 @@ _DEEPEST = 32  # levels of a recipe; those of lovec have about 8
 _LONGEST_TEXT = 1 << 14  # characters of an instruction
 _SHOWN = 200  # characters of a value in a message
 
-_ROOMS = ("modules", "datamodules", "rewards", "baselines", "teachers", "callbacks", "embedding")
+_ROOMS = ("modules", "datamodules", "rewards", "baselines", "teachers", "callbacks", "models.embedding")
 _CLASSES = (
     "lovec.evaluation.Comparison",
     "lovec.evaluation.ShardedStrategy",
@@ -229,7 +230,7 @@ class RecipeFilter:
         one shares with the checkpoint's is taken, and nothing is said about the rest.
         """
         path, named = spec.get("class_path"), self.classes.get(name)
-        known = path is None or (isinstance(path, str) and path in known_classes())
+        known = path is None or _class_named(path) is not None
         if not known and named is None:
             self._leave(name, path, "a class that is not lovec's")
         same = path is None or named is None or str(path).rpartition(".")[2] == named.rpartition(".")[2]
@@ -269,7 +270,7 @@ class RecipeFilter:
     def _class(self, spec: Any, item: str, prefix: str) -> Recipe | None:
         """Return a class with what is taken of its settings; None where it is not taken."""
         path = spec.get("class_path") if isinstance(spec, dict) else None
-        is_known = isinstance(path, str) and path in known_classes()
+        is_known = _class_named(path) is not None
         known = isinstance(spec, dict) and ((path is None and item == prefix) or is_known)
         if not known or spec.keys() - {"class_path", "init_args"}:
             self._leave(item, spec, "a class that is not lovec's, or one that asks a server")
@@ -309,7 +310,8 @@ def _classes() -> dict[str, type]:
 
 
 def _class_named(path: Any) -> type | None:
-    return _classes().get(path) if isinstance(path, str) else None
+    """Return the class of a name that is taken from a checkpoint, also where it has moved since; None for others."""
+    return _classes().get(new_name(path) or path) if isinstance(path, str) else None
 
 
 def _trainer() -> type:

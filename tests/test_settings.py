@@ -43,7 +43,9 @@ from lovec.types import LovecError, Sampling
 
 ROOMS = tuple(
     f"lovec.{room}"
-    for room in "modules datamodules rewards baselines teachers callbacks embedding oracles engines evaluation".split()
+    for room in (
+        "modules datamodules rewards baselines teachers callbacks models.embedding oracles engines evaluation".split()
+    )
 )
 """Packages whose classes recipes name."""
 

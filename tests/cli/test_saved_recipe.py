@@ -230,6 +230,13 @@ def test_words_are_taken_where_their_type_says_that_nothing_opens_them(here: Pat
     assert (found["data"], found["model"]["init_args"]["policy"]) == (world, policy)
 
 
+def test_a_class_that_has_moved_since_is_taken_by_its_old_name(here: Path) -> None:
+    for path in ("lovec.embedding.MiniLM", "lovec.models.embedding.MiniLM"):
+        saved = write_checkpoint(here / "x.ckpt", recipe(model__init_args__evaluation__embedder={"class_path": path}))
+        evaluation = taken(Path(saved))["model"]["init_args"]["evaluation"]
+        assert evaluation["embedder"]["class_path"] == path
+
+
 BOMB = "a: &a [x, x]\n" + "".join(f"{b}: &{b} [*{a}, *{a}]\n" for a, b in zip("abcdefgh", "bcdefghi", strict=True))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,7 +26,9 @@ from .score import add_column_options, beside, check_folder, columns_of, foot, n
 if TYPE_CHECKING:
     from lovec.calibration import Fitted, Promised, ScoreCalibration
     from lovec.calibration.calibration import FittedMap
+    from lovec.calibration.logistic import Array
     from lovec.datasets.columns import Columns
+    from lovec.datasets.scored import ScoredFile
 
 _DRAWS = 2000
 
@@ -47,31 +49,23 @@ def run(words: list[str]) -> None:
     check_output(folder, [options.source, source])
     check_folder(folder, "calibrate", options.redo)
     check_rows(source)
-    import numpy as np
-
     from lovec.calibration import Promised
     from lovec.calibration.scores import (
         CALIBRATION_NAME,
         Column,
         calibrate_columns,
         calibration_text,
-        group_passages,
         load_calibration,
     )
     from lovec.core.provenance import file_digest
-    from lovec.datasets.scored import MEAN, read_scored
-    from lovec.reports.calibrated import chosen_methods, cross_fitted, told_of_promise
+    from lovec.reports.calibrated import chosen_methods, cross_fitted
     from lovec.reports.scores import measured_files, write_scores
 
     earlier = load_calibration(options.source) if options.feedback else None
     layout = options.layout
     if earlier is not None:
         columns, layout = named_columns(earlier, columns), earlier.layout
-    file = read_scored(source, columns, layout)
-    if file.said:
-        note(f"{source}: {file.said}")
-    if any(method.name == MEAN for method in file.methods) and not columns.methods:  # as of a run
-        file = replace(file, methods=tuple(method for method in file.methods if method.name == MEAN))
+    file = _read(source, columns, layout)
     methods = chosen_methods(file, earlier)
     rows, judge = methods[0].judged, None
     if rows is None:
@@ -107,25 +101,18 @@ def run(words: list[str]) -> None:
         draws=options.draws,
         earlier=earlier,
     )
-    told = [found.describe("row", "group") for found in made.guarantees]
-    for at, found in enumerate(made.guarantees):
-        if (kept := made.least_kept(found)) is not None:
-            told[at] += f": those with {kept}"
+    told = _described(made)
     probabilities = [round(1 - one.alpha, 9) for one in promised]
-    kinds = [_by_kind(made, probability) for probability in probabilities] if made.by else []
     report(f"{source}: {made.describe()}", made, fitted, told)
-    if earlier is not None:
-        ranks, owners = earlier.ranks(np.stack(directed, 1)), groups or range(len(truth))
-        for one in reversed(earlier.guarantees):
-            passages = group_passages(ranks, truth.numpy(), owners, one.true_from)
-            kinds.insert(0, f"the threshold before: {told_of_promise(one, passages.values())}")
-    for line in kinds:
+    lines = [] if earlier is None else _thresholds_before(earlier, directed, truth.numpy(), groups)
+    lines += [_by_kind(made, probability) for probability in probabilities] if made.by else []
+    for line in lines:
         print(f"  {line}")
     scores = measured_files([cross_fitted(file, methods, fitted)], options.draws)
     notes = [
         f"{made.describe()}.",
         *(f"--keep_factual {g.keep_factual:g}: {t}." for g, t in zip(made.guarantees, told, strict=True)),
-        *(f"{line}." for line in kinds),
+        *(f"{line}." for line in lines),
     ]
     scores = replace(scores, notes=(*notes, *fitted.warnings, *scores.notes))
     title = options.title or f"lovec calibrate: {Path(source).name}"
@@ -161,6 +148,49 @@ def _checked_columns(options: argparse.Namespace) -> Columns:
     if not options.feedback and os.path.isdir(options.source):
         raise UsageError(f"{options.source} is a calibration; give --feedback FILE with labels to fit it again to")
     return columns
+
+
+def _read(source: str, columns: Columns, layout: str | None) -> ScoredFile:
+    """Return the scores of a file; of a run, the mean of the distribution only, unless columns are named."""
+    from lovec.datasets.scored import MEAN, read_scored
+
+    file = read_scored(source, columns, layout)
+    if file.said:
+        note(f"{source}: {file.said}")
+    means = tuple(method for method in file.methods if method.name == MEAN)
+    return replace(file, methods=means) if means and not columns.methods else file
+
+
+def _described(made: ScoreCalibration) -> list[str]:
+    """Return what each guarantee promises, and which rows it keeps where that can be said in scores."""
+    told = []
+    for found in made.guarantees:
+        kept = made.least_kept(found)
+        told.append(found.describe("row", "group") + ("" if kept is None else f": those with {kept}"))
+    return told
+
+
+def _thresholds_before(
+    earlier: ScoreCalibration, directed: Sequence[Array], truth: Array, groups: Sequence[Hashable] | None
+) -> list[str]:
+    """Return what came of the promises of the calibration that is replaced, among the new rows.
+
+    Args:
+        earlier: that calibration.
+        directed: scores of each column, [N], higher for surer.
+        truth: factuality of each row, [N].
+        groups: what each row belongs to, [N]; None is itself.
+    """
+    import numpy as np
+
+    from lovec.calibration.scores import group_passages
+    from lovec.reports.calibrated import told_of_promise
+
+    ranks, owners, told = earlier.ranks(np.stack(directed, 1)), groups or range(len(truth)), []
+    for one in earlier.guarantees:
+        passages = group_passages(ranks, truth, owners, one.true_from)
+        told.append(f"the threshold before: {told_of_promise(one, passages.values())}")
+    return told
 
 
 def _by_kind(made: ScoreCalibration, probability: float) -> str:

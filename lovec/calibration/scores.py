@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
@@ -477,22 +479,46 @@ def calibrate_columns(
     if not promised:
         return made, fitted
     rated = made._mapped(features) if stacked else features[:, 0]
-
-    def found_among(own: _Kept) -> list[Guarantee]:
-        passages = group_passages(rated, truth, owners, true_from, own & promise_on)
-        if rows is None:
-            return [guarantee(list(passages.values()), *one, true_from) for one in promised]
-        of_judge = group_passages(rated, rows.told().judge.numpy(), owners, true_from, own)
-        theirs = [passages.get(owner) for owner in of_judge]
-        return [judged_guarantee(theirs, list(of_judge.values()), *one, true_from) for one in promised]
-
+    found_among = partial(_guarantees, promised, true_from, rated, truth, owners, rows)
     kinds: list[KindGuarantee] = []
     if by is not None:
         values = np.array(by[1], dtype=object)
         for value in sorted(set(by[1])):
             if (promise_on & (own := values == value)).any():
-                kinds += [KindGuarantee(checked_text(value, "a kind of rows"), one) for one in found_among(own)]
-    return replace(made, guarantees=tuple(found_among(np.ones_like(promise_on))), kinds=tuple(kinds)), fitted
+                name = checked_text(value, "a kind of rows")
+                kinds += [KindGuarantee(name, one) for one in found_among(own & promise_on, own)]
+    everything = np.ones_like(promise_on)
+    return replace(made, guarantees=tuple(found_among(promise_on, everything)), kinds=tuple(kinds)), fitted
+
+
+def _guarantees(
+    promised: Sequence[Promised],
+    true_from: float,
+    rated: Array,
+    truth: Array,
+    owners: Sequence[str],
+    rows: Judged | None,
+    by_people: _Kept,
+    by_judge: _Kept,
+) -> list[Guarantee]:
+    """Return a guarantee for every promise.
+
+    Args:
+        promised: the promises.
+        true_from: factuality from which a row is true.
+        rated: what rows are kept by, [N].
+        truth: people's labels, [N].
+        owners: what each row belongs to, [N].
+        rows: people's labels and a judge's; None without a judge.
+        by_people: the rows whose labels by people count, [N].
+        by_judge: the rows whose labels by the judge count, [N].
+    """
+    passages = group_passages(rated, truth, owners, true_from, by_people)
+    if rows is None:
+        return [guarantee(list(passages.values()), *one, true_from) for one in promised]
+    of_judge = group_passages(rated, rows.told().judge.numpy(), owners, true_from, by_judge)
+    theirs = [passages.get(owner) for owner in of_judge]
+    return [judged_guarantee(theirs, list(of_judge.values()), *one, true_from) for one in promised]
 
 
 def group_passages(
@@ -507,13 +533,12 @@ def group_passages(
         true_from: factuality from which a row is true.
         among: the rows that count, [N]; None is all.
     """
-    found: dict[Hashable, Passage] = {}
+    rows: dict[Hashable, list[int]] = {}
     for at in range(len(scores)) if among is None else np.flatnonzero(among).tolist():
-        own = found.setdefault(groups[at], Passage([], []))
-        score = float(scores[at])
-        own.scores.append(None if score != score else score)  # type: ignore[attr-defined]
-        own.true.append(bool(factuality[at] >= true_from))  # type: ignore[attr-defined]
-    return found
+        rows.setdefault(groups[at], []).append(at)
+    known = [None if math.isnan(score) else score for score in scores.tolist()]
+    is_true = (factuality >= true_from).tolist()
+    return {group: Passage([known[at] for at in own], [is_true[at] for at in own]) for group, own in rows.items()}
 
 
 def load_calibration(path: str | os.PathLike[str]) -> ScoreCalibration:

@@ -15,7 +15,7 @@ from lovec.oracles.chat import NO_MESSAGE
 from lovec.oracles.costs import REPLY_TOKENS, Estimate, count_tokens
 from lovec.oracles.prefetching import prefetch
 from lovec.oracles.prompts import fact_check, read_ratings
-from lovec.settings import Count
+from lovec.settings import Count, checked
 from lovec.types import LovecError, Oracle, Record
 
 
@@ -33,6 +33,7 @@ class OracleStopped(LovecError):
         self.missing_ids = list(missing_ids)
 
 
+@checked()
 class OpenAIOracle(Asker, Oracle):
     """Rates sentences by asking a model on an OpenAI-compatible server (OpenAI, a vLLM server, ...).
 

@@ -47,7 +47,7 @@ first-hour: $(READY)  ## run what README and docs print, as a new user would, an
 fuzz: $(READY)  ## 10,000 hostile inputs for everything that reads foreign text; ARGS="--examples 1000 tags" for less
 	$(OFFLINE) $(VENV)/bin/python tests/fuzz/run.py $(ARGS)
 
-planted: $(READY)  ## plant 100 and more bugs, one at a time, and see that the tests catch them; minutes
+planted: $(READY)  ## plant 200 bugs, one at a time, and see that the tests catch them; minutes; ARGS="dpo-sign --show" picks
 	$(OFFLINE) $(VENV)/bin/python tests/planted/run.py $(ARGS)
 
 # To be run weekly, as by: 0 4 * * 1  cd lovec && git pull --quiet && make newest

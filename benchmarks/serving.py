@@ -20,19 +20,17 @@ import json
 import os
 import re
 import shutil
-import signal
-import socket
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from common import ROOT, provenance, read_json, versions_text, write_json
-from vllm_grpo import START_S, is_healthy
+from servers import VLLM_SETTINGS, free_address, started, vllm_command
 
 RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "results" / "serving.md"
@@ -66,39 +64,7 @@ SERVER = (
     "--distributed-executor-backend uni"
 )
 VLLM_PYTHON = os.environ.get("VLLM_PYTHON", sys.executable)
-SETTINGS = {
-    "OMP_NUM_THREADS": "1",
-    "HF_HUB_OFFLINE": "1",
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "VLLM_NO_USAGE_STATS": "1",
-    "TORCHDYNAMO_DISABLE": "1",  # compiling a part of the sampler would be measured
-    # Engine and model in one process: two wait for each other in busy loops, which starve the others on two cores.
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-}
-
-
-@contextmanager
-def started(command: Sequence[str], log: Path, address: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a server until the end of the block, which begins when it answers its health check."""
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            command, env={**os.environ, **SETTINGS}, stdout=output, stderr=output, start_new_session=True
-        )
-    try:
-        deadline = time.monotonic() + START_S
-        while not is_healthy(f"{address}/health"):
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise SystemExit(f"a server did not start; see {log}")
-            time.sleep(0.5)
-        yield process
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGTERM)
-            try:
-                process.wait(60)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait(60)
+SETTINGS = VLLM_SETTINGS | {"TORCHDYNAMO_DISABLE": "1"}  # compiling a part of the sampler would be measured
 
 
 def vllm_version(python: str) -> str:
@@ -106,13 +72,6 @@ def vllm_version(python: str) -> str:
     code = "from importlib.metadata import distributions as every\n"
     code += "print(next(d.version for d in every() if d.name in ('vllm', 'vllm-cpu')))"
     return subprocess.run([python, "-c", code], check=True, capture_output=True, text=True).stdout.strip()
-
-
-def free_port() -> int:
-    """Return a port of loopback that nothing listens at."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 def merged(model: str, adapter: Path, folder: Path) -> Path:
@@ -432,18 +391,19 @@ def run(flags: argparse.Namespace) -> dict[str, Any]:
     if "stated" in models:
         models["stated"] = calibrated(models["stated"], out / "model-stated")
     names = [SERVED, *map(str, dict.fromkeys(models.values()))]
-    addresses = {name: f"http://127.0.0.1:{free_port()}" for name in ("bare", *models)}
-    vllm = [VLLM_PYTHON, "-m", "vllm.entrypoints.openai.api_server", "--model", names[1], "--served-model-name"]
-    commands = {"bare": [*vllm, *names, *SERVER.split()]}
+    addresses = {name: free_address() for name in ("bare", *models)}
+    options = ["--served-model-name", *names, *SERVER.split()]
+    commands = {"bare": vllm_command(VLLM_PYTHON, names[1], addresses["bare"], options)}
     for name, model in models.items():
         scoring = "exact" if name == "exact" else "prefix"
         words = ["serve", "--model", str(model), "--engine", f"{addresses['bare']}/v1", "--scoring", scoring]
-        commands[name] = [sys.executable, "-m", "lovec.cli", *words]
+        port = addresses[name].rpartition(":")[2]
+        commands[name] = [sys.executable, "-m", "lovec.cli", *words, "--port", port]
     with ExitStack() as stack:
         groups = {}
         for name, command in commands.items():
-            port = ["--port", addresses[name].rpartition(":")[2]]
-            groups[name] = stack.enter_context(started([*command, *port], out / f"{name}.log", addresses[name])).pid
+            log, address = out / f"{name}.log", addresses[name]
+            groups[name] = stack.enter_context(started(command, log, address, SETTINGS)).pid
         return asyncio.run(measure(flags, out / "model", addresses, groups))
 
 

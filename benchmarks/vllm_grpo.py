@@ -14,14 +14,9 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
-import socket
 import statistics
 import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -29,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from common import CALIBRATION, HEADINGS, ROOT, provenance, read_json, replace_between, seeds_of, select, write_json
+from servers import LORA_SETTINGS, VLLM_SETTINGS, free_address, started, vllm_command
 
 from lovec.metrics.results import read_results
 from lovec.metrics.table import METRICS
@@ -37,7 +33,6 @@ from lovec.types import ResultRow
 RESULTS = ROOT / "benchmarks" / "results" / "vllm_grpo.json"
 PAGE = ROOT / "docs" / "vllm.md"
 BEGIN, END = "<!-- grpo table: written by benchmarks/vllm_grpo.py -->", "<!-- end of the grpo table -->"
-START_S = 600
 OTHER_SEED = "transformers, another seed"
 SEED_SHIFT = 1000  # added to the seed of that run
 ENGINES: dict[str, tuple[str, ...]] = {
@@ -53,14 +48,8 @@ ENGINES: dict[str, tuple[str, ...]] = {
 }
 SERVER = "--enable-lora --max-lora-rank 16 --max-loras 1 --max-cpu-loras 2 --block-size 32 --dtype float32"
 SERVER += " --enforce-eager --logprobs-mode processed_logprobs --enable-prompt-tokens-details"
-SETTINGS = {
-    "OMP_NUM_THREADS": "1",  # before torch: on matrices this small more threads mostly wait
-    "HF_HUB_OFFLINE": "1",
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    "VLLM_NO_USAGE_STATS": "1",
-    "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
-}
+SETTINGS = VLLM_SETTINGS | LORA_SETTINGS
+"""Environment variables of this process and of those that it starts: vLLM runs in some of them."""
 COMPARED = (*CALIBRATION, "malformed")
 QUICK_STEPS = 2
 LAST = 10  # steps whose mean reward is compared
@@ -146,36 +135,11 @@ def served(flags: argparse.Namespace) -> Iterator[str]:
     """Start a vLLM server with the world's model, and yield its address."""
     from lovec.datasets.world import ensure_world
 
-    model = ensure_world("world").model_path
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)]
-    command += ["--host", "127.0.0.1", "--port", str(port), *SERVER.split()]
-    log = flags.out / "server.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
-    try:
-        deadline = time.monotonic() + START_S
-        while not is_healthy(f"http://127.0.0.1:{port}/health"):
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise SystemExit(f"the server did not start; see {log}")
-            time.sleep(1.0)
-        yield f"http://127.0.0.1:{port}/v1"
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGTERM)
-            process.wait(60)
-
-
-def is_healthy(address: str) -> bool:
-    """Return whether a server answers its health check."""
-    try:
-        with urllib.request.urlopen(address, timeout=5) as reply:
-            return bool(reply.status == 200)
-    except (urllib.error.URLError, OSError):
-        return False
+    model, address = ensure_world("world").model_path, free_address()
+    flags.out.mkdir(parents=True, exist_ok=True)
+    command = vllm_command(sys.executable, model, address, SERVER.split())
+    with started(command, flags.out / "server.log", address, {}):  # this process has the settings
+        yield f"{address}/v1"
 
 
 def vllm_version() -> str | None:

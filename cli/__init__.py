@@ -26,12 +26,14 @@ from lovec.types import LovecError, is_text
 from .console import is_first_process
 from .errors import UsageError, one_line, system_error, unknown
 
-_TRAINING = {
+TRAINING = {
     "fit": "train an adapter, as a recipe says: --config sft.yaml, then dpo.yaml",
     "validate": "measure an adapter on the dev split",
     "test": "measure an adapter on the test split, and print the table of results",
     "predict": "tag the test split of a data set",
 }
+"""The commands of the trainer, each a method of it, and what they do in one line."""
+
 _OTHERS = {
     "sweep": "train a recipe with several values of its options, and compare them in one table",
     "label": "make training data: answer questions, split the answers, have sentences labelled",
@@ -49,7 +51,7 @@ _OTHERS = {
     "completion": "print a script by which bash, zsh or fish completes commands, options and file names",
     "demo": "train, test and compare on real cities or on the embedded world, offline",
 }
-COMMANDS = _TRAINING | _OTHERS
+COMMANDS = TRAINING | _OTHERS
 """Every command of lovec, and what it does in one line."""
 
 _BROUGHT = "lovec.commands"
@@ -137,7 +139,7 @@ def run(args: list[str], alone: bool = False) -> int:
             raise unknown("command", command, [*COMMANDS, *brought])
         brought[command].load(FunctionType)(rest)
         return 0
-    training = command in _TRAINING
+    training = command in TRAINING
     if training and (guide := import_module(".training_help", __name__)).asks_for_short_help(rest):
         print(guide.short_help(command), end="")
         return 0

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args, get_origin
 from lovec.core.imports import gc_paused
 from lovec.types import LovecError
 
-from . import COMMANDS
+from . import COMMANDS, TRAINING
 from .arguments import BASE, RECIPES
 from .console import say_next
 from .parser import ITSELF, Asked, OneLineParser
@@ -24,7 +24,6 @@ _PLACES = {
 }
 """Where a shell looks for the script, as its own command line writes it."""
 
-_TRAINING = ("fit", "validate", "test", "predict")
 _TRAINER = "lightning.pytorch.trainer.trainer.Trainer"
 _CLASSES = {"model": "EvaluationModule", "data": "RecordsDataModule", "oracle": "Oracle", "baselines": "Baseline"}
 """The classes that an option takes, by the last part of its name."""
@@ -66,7 +65,7 @@ def command_tree(files: Any) -> ArgumentParser:
     for command, purpose in COMMANDS.items():
         branch = commands.add_parser(command, help=purpose, description=purpose)
         branch.add_argument("--quiet", action="store_true", help="print no progress and no notes")
-        training = command in _TRAINING
+        training = command in TRAINING
         if training or command == "sweep":
             _add_training(branch, "fit" if command == "sweep" else command, files)
         for action in () if training else _actions(command):

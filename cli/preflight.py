@@ -20,6 +20,7 @@ from lovec.core.notices import nearest
 from lovec.models import check_model
 from lovec.types import LovecError
 
+from . import TRAINING
 from .arguments import BASE, NO_OPTIONS, find_recipe, read_recipe, recipe_names, value_of, with_place
 from .errors import UsageError, unknown
 from .parser import with_underscores
@@ -38,7 +39,7 @@ from .sourcecode import (
     parameters,
 )
 
-_TRAINER = ["fit", "validate", "test", "predict", "sweep"]
+_TRAINER = (*TRAINING, "sweep")
 _EXTRAS = {"bitsandbytes": "quant"}
 _HELP = ("--help", "-h", "--print_config")
 _FILES = ("data.path", "data.val_path", "data.test_path", "data.labels", "questions", "ask_file",

@@ -10,10 +10,10 @@ import socket
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from lovec.core.imports import without_progress_bars
-from lovec.core.settings import check_count
+from lovec.core.settings import Setting
 from lovec.serving import RequestLimits, make_app
 from lovec.serving.inline import check_template
 from lovec.serving.logs import log_to_stderr
@@ -234,7 +234,7 @@ def served_name(session: Session) -> str:
     return folder.name or "lovec"
 
 
-def listen(host: str = "127.0.0.1", port: int = 8080) -> socket.socket:
+def listen(host: str = "127.0.0.1", port: Annotated[int, Setting(at_least=0, at_most=65535)] = 8080) -> socket.socket:
     """Listen at an address of this machine, and return the socket.
 
     Args:
@@ -242,9 +242,8 @@ def listen(host: str = "127.0.0.1", port: int = 8080) -> socket.socket:
         port: port to listen at; 0 takes a free one.
 
     Raises:
-        LovecError: there is no such port or address, or it is taken.
+        LovecError: there is no such address, or it is taken.
     """
-    check_count("--port", port, at_least=0, at_most=65535)
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         listener = socket.socket(family, socket.SOCK_STREAM)

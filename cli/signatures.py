@@ -115,7 +115,8 @@ class SignatureParser(OneLineErrors, ArgumentParser):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._parameters: dict[Callable[..., Any], list[str]] = {}
+        self.targets: dict[Callable[..., Any], list[str]] = {}
+        """The functions and classes that were added, with their parameters that are options."""
 
     def add(self, target: Callable[..., Any], *skip: str) -> None:
         """Add the parameters of a function or a class as options.
@@ -125,7 +126,7 @@ class SignatureParser(OneLineErrors, ArgumentParser):
             skip: parameters that are no options.
         """
         add = self.add_class_arguments if isinstance(target, type) else self.add_function_arguments
-        self._parameters[target] = add(target, skip=set(skip))
+        self.targets[target] = add(target, skip=set(skip))
 
     def add_argument(self, *args: Any, **kwargs: Any) -> Any:
         """Add an option, except ``--print_shtab``, which jsonargparse adds to every parser and does not support."""
@@ -149,7 +150,7 @@ class SignatureParser(OneLineErrors, ArgumentParser):
 
     def _options(self, *targets: Callable[..., Any]) -> Iterator[tuple[str, Option]]:
         """Yield the options that were added, or those of some functions and classes, with what is declared of them."""
-        for target, names in self._parameters.items():
+        for target, names in self.targets.items():
             if not targets or target in targets:
                 yield from ((name, declared(target)[name]) for name in names)
 
@@ -174,7 +175,7 @@ class SignatureParser(OneLineErrors, ArgumentParser):
         Raises:
             LovecError: the function or class refuses its arguments.
         """
-        return target(**{name: options[name] for name in self._parameters[target]}, **others)
+        return target(**{name: options[name] for name in self.targets[target]}, **others)
 
     def instantiate(self, namespace: Namespace, instantiate_groups: bool = True, **kwargs: Any) -> Namespace:
         """Return the options with an object in place of every class that they name.

@@ -10,17 +10,12 @@ from collections.abc import Sequence
 
 import yaml
 
+from . import TRAINING
 from .arguments import BASE, RECIPES
 from .parser import QUIET_HELP
 
-_PURPOSE = {
-    "fit": "Train a model to state confidences.",
-    "validate": "Measure a trained model on the validation split.",
-    "test": "Measure a trained model on the test split, and print the table of results.",
-    "predict": "Give the answers of a data set confidences.",
-}
-_ALL = ("fit", "validate", "test", "predict")
-_FIT, _MEASURED = ("fit",), ("validate", "test", "predict")
+_ALL = tuple(TRAINING)
+_FIT, _MEASURED = ("fit",), tuple(command for command in TRAINING if command != "fit")
 
 OPTIONS: tuple[tuple[str, str, str, Sequence[str]], ...] = (
     (
@@ -85,9 +80,10 @@ def short_help(command: str) -> str:
     lines = [f"  {option:<{width}}  {text}" for option, text in options]
     recipe = "sft.yaml" if command == "fit" else "dpo.yaml"
     objectives, overlays = _recipes()
+    purpose = TRAINING[command]
     return f"""usage: lovec {command} --config RECIPE [--config OVERLAY ...] [options]
 
-{_PURPOSE[command]}
+{purpose[0].upper()}{purpose[1:]}.
 
 {_listed("recipes:", objectives)}
 {_listed("overlays:", overlays)}

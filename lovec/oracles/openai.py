@@ -8,7 +8,7 @@ from typing import Any
 
 from lovec.core.calls import CallFailed
 from lovec.core.notices import listed
-from lovec.core.settings import Count
+from lovec.core.settings import Count, checked
 from lovec.oracles.asking import Asker, Prompt
 from lovec.oracles.cache import ChatReply
 from lovec.oracles.chat import NO_MESSAGE
@@ -33,6 +33,7 @@ class OracleStopped(LovecError):
         self.missing_ids = list(missing_ids)
 
 
+@checked()
 class OpenAIOracle(Asker, Oracle):
     """Rates sentences by asking a model on an OpenAI-compatible server (OpenAI, a vLLM server, ...).
 

@@ -307,7 +307,7 @@ def _opened(path: str | os.PathLike[str]) -> BinaryIO:
         file = open(path, "a+b", buffering=0)
     except OSError as error:
         raise LovecError(f"cannot write --feedback {path} ({error.strerror}); give the path of a file") from None
-    try:
+    try:  # filelock locks another file beside it, which would stay there, and of which a link to this one knows nothing
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         file.close()

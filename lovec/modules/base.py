@@ -28,13 +28,7 @@ from lovec.evaluation.processes import reduce_over_processes
 from lovec.evaluation.sampling import sample_validation
 from lovec.evaluation.stopping import SignalConnector
 from lovec.modules.batching import Batch, Example, default_budget, micro_batches
-from lovec.modules.checks import (
-    check_texts,
-    check_trainer,
-    check_training_records,
-    not_finite,
-    questions_with_tag_words,
-)
+from lovec.modules.checks import check_records, check_texts, check_trainer, not_finite, questions_with_tag_words
 from lovec.modules.costs import RunCosts, length_of
 from lovec.modules.distributed import even_groups, sum_gradients, without_sync
 from lovec.modules.optimizers import create_optimizer, set_total_steps
@@ -321,7 +315,7 @@ class PolicyModule(EvaluationModule):
         if self.trainer.state.fn == TrainerFn.FITTING:
             data: Any = getattr(self.trainer, "datamodule", None)
             with doing("checking the training records"):
-                check_training_records(self, data)
+                check_records(self, data)
             wanted = self.evaluation.validation_records
             sample_validation(data, self.evaluator.modes, wanted, self.policy.is_tiny, self.seed)
 

@@ -38,7 +38,7 @@ def check_trainer(trainer: Any) -> None:
         )
 
 
-def check_training_records(module: Any, data: Any) -> None:
+def check_records(module: Any, data: Any) -> None:
     """Check the training records that are set up; those that are unfit are left out if the data say so.
 
     Args:

@@ -55,6 +55,7 @@ def measure_records(path: str) -> dict[str, float]:
 
     from lovec.callbacks import Monitor, Probe
     from lovec.datamodules import Preferences
+    from lovec.evaluation import EvaluationModule
     from lovec.models.tiny import ensure_tiny
     from lovec.modules import DPO, PolicyConfig
 
@@ -65,12 +66,10 @@ def measure_records(path: str) -> dict[str, float]:
 
     class Timed(DPO):
         def configure_model(self) -> None:
-            self.check_data, check = (lambda: None), self.check_data
             begin = time.process_time()
-            super().configure_model()
+            EvaluationModule.configure_model(self)
             marks["model"] = time.process_time() - begin
-            self.check_data = check
-            self.check_data()
+            super().configure_model()  # which now only checks the records
 
         def training_step(self, rows: Any, batch_idx: int) -> None:
             assert len(rows) == 8

@@ -63,6 +63,10 @@ class TagFormat:
         """Return the tag that states a score, an index into the scale: ``<confidence> 9 </confidence>``."""
         return f"{self.open} {self.scale.words[score]} {self.close}"
 
+    def occur_in(self, text: str) -> bool:
+        """Return whether a text contains one of the tag words."""
+        return self.open in text or self.close in text
+
 
 DEFAULT_TAGS = TagFormat()
 """``<confidence> X </confidence>`` with X from 0 to 10, as in the paper."""

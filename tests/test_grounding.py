@@ -12,10 +12,10 @@ import pytest
 from tinyrun import Lengths, Sourced, module, tiny, trainer
 from transformers import AutoTokenizer
 
+from lovec.callbacks.lengths import long_prompts
 from lovec.encoding import Encoder, Grounding, default_grounding
 from lovec.encoding.grounding import DEFAULT_SOURCE_TOKENS, GroundedEncoder, encoder_of
 from lovec.modules import GRPO, SFT, PolicyConfig
-from lovec.modules.checks import long_prompts
 from lovec.taggers import open_session
 from lovec.taggers.session import SETTINGS, prompt_format
 from lovec.tags import DEFAULT_TAGS

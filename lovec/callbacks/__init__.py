@@ -1,4 +1,4 @@
-"""Lightning callbacks of a run: its progress, free-form probes, and warnings when calibration or format breaks."""
+"""Lightning callbacks of a run: its progress, probes, warnings, its end by a signal, and the adapter that it writes."""
 
 from lovec.callbacks.monitor import Limits, Monitor
 from lovec.callbacks.probe import Probe

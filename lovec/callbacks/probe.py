@@ -14,6 +14,7 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_info
 from torchmetrics import Metric
 
+from lovec.callbacks.ending import droppable
 from lovec.callbacks.estimate import PROBE
 from lovec.core.progress import doing, rounded_time
 from lovec.core.randomness import seeded
@@ -76,7 +77,7 @@ class Probe(Callback):
         if not self.is_due(trainer, pl_module) or not (questions := self._questions(trainer, pl_module)):
             return
         step = trainer.fit_loop.epoch_loop.total_batch_idx
-        with pl_module.droppable(), doing("probe"):
+        with droppable(trainer), doing("probe"):
             allowed = self.allowed_seconds(trainer, pl_module, batch)
             engine = TimedEngine(pl_module.engine, allowed)
             with (

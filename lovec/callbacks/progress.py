@@ -121,7 +121,7 @@ class ProgressLine(ProgressBar):
 
     def on_validation_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, *place: Any) -> None:
         """Show the number of the batch."""
-        if trainer.state.fn != "fit":  # within a training, the module speaks of it
+        if trainer.state.fn != "fit":  # within a training, the costs of the module speak of it
             self._evaluated("validate", trainer.num_val_batches, place)
 
     def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:

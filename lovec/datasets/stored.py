@@ -21,7 +21,7 @@ from lovec.types import LovecError, Record
 Change: TypeAlias = Callable[[Record], Record | None]
 """Returns what is to become of a record of a file, None where it is left out; the same at every call."""
 
-_ENTRY = Struct("<QIIIII???")  # Place and Extent
+_ENTRY = Struct("<QIIIII???")  # Place and RecordSize
 
 
 class Place(NamedTuple):
@@ -38,8 +38,8 @@ class Place(NamedTuple):
     number: int
 
 
-class Extent(NamedTuple):
-    """How long the texts of a record are, and what else decides whether it can be learned from.
+class RecordSize(NamedTuple):
+    """How long the texts of a record are, and what else tells whether it can be learned from without reading it.
 
     Attributes:
         question: bytes of its question in UTF-8, in whichever normal form of Unicode is longest.
@@ -47,7 +47,7 @@ class Extent(NamedTuple):
         sentences: number of its sentences.
         labelled: whether there is a sentence and every sentence has a factuality.
         pair: whether it has wrong scores, and these differ from the true ones.
-        doubtful: whether a text has a tag word in it, or half a surrogate pair, so that it has to be looked at.
+        must_be_read: whether a text has a tag word in it, or half a surrogate pair, so that its size does not tell.
     """
 
     question: int
@@ -55,33 +55,33 @@ class Extent(NamedTuple):
     sentences: int
     labelled: bool
     pair: bool
-    doubtful: bool
+    must_be_read: bool
 
 
-def extent_of(record: Record, tags: TagFormat = DEFAULT_TAGS) -> Extent:
-    """Return the extent of a record.
+def size_of(record: Record, tags: TagFormat = DEFAULT_TAGS) -> RecordSize:
+    """Return the size of a record.
 
     Args:
         record: the record.
         tags: the tag words, and the scale of the wrong scores.
     """
     texts = [sentence.text for sentence in record.sentences]
-    doubtful = any(tags.open in text or tags.close in text for text in (record.question, *texts))
+    must_be_read = any(map(tags.occur_in, (record.question, *texts)))
     true = [tags.scale.nearest(s.factuality) for s in record.sentences if s.factuality is not None]
     labelled = 0 < len(true) == len(texts)
     pair = labelled and record.rejected is not None and list(record.rejected) != true
     try:
         lengths = _length(record.question), sum(map(_length, texts))
     except UnicodeEncodeError:
-        lengths, doubtful = (0, 0), True
-    return Extent(*lengths, len(texts), labelled, pair, doubtful)
+        lengths, must_be_read = (0, 0), True
+    return RecordSize(*lengths, len(texts), labelled, pair, must_be_read)
 
 
-def extents_of(records: Sequence[Record], tags: TagFormat) -> Iterator[Extent]:
-    """Return the extents of records; nothing is read where they are known."""
+def sizes_of(records: Sequence[Record], tags: TagFormat) -> Iterator[RecordSize]:
+    """Return the sizes of records; nothing is read where they are known."""
     if isinstance(records, StoredRecords) and records.tags == tags:
-        return records.extents()
-    return (extent_of(record, tags) for record in records)
+        return records.sizes()
+    return (size_of(record, tags) for record in records)
 
 
 class StoredRecords(Sequence[Record]):
@@ -93,8 +93,8 @@ class StoredRecords(Sequence[Record]):
     Args:
         file: the file.
         change: what becomes of a record when it is read; it must not leave out any of these records.
-        tags: the tag words and the scale that the extents refer to.
-        entries: place and extent of every record, packed.
+        tags: the tag words and the scale that the sizes refer to.
+        entries: place and size of every record, packed.
     """
 
     def __init__(self, file: _File, change: Change, tags: TagFormat, entries: bytes | bytearray) -> None:
@@ -119,9 +119,9 @@ class StoredRecords(Sequence[Record]):
         assert record is not None
         return record
 
-    def extents(self) -> Iterator[Extent]:
-        """Return the extent of every record; nothing is read."""
-        return (Extent(*entry[3:]) for entry in _ENTRY.iter_unpack(self._entries))
+    def sizes(self) -> Iterator[RecordSize]:
+        """Return the size of every record; nothing is read."""
+        return (RecordSize(*entry[3:]) for entry in _ENTRY.iter_unpack(self._entries))
 
     def selected(self, numbers: Iterable[int]) -> StoredRecords:
         """Return some of the records.
@@ -148,7 +148,7 @@ def read_stored(
     Args:
         path: a file as for ``read_any``.
         changes: for every split, what becomes of a record in it.
-        tags: the tag words and the scale, for the extents.
+        tags: the tag words and the scale, for the sizes.
         on_record: called once with every record of the file.
 
     Raises:
@@ -174,7 +174,7 @@ def read_stored(
         on_record(record)
         for split, change in changes.items():
             if (changed := change(record)) is not None:
-                entries[split] += _ENTRY.pack(*place, *extent_of(changed, tags))
+                entries[split] += _ENTRY.pack(*place, *size_of(changed, tags))
     return {split: StoredRecords(file, change, tags, entries[split]) for split, change in changes.items()}
 
 

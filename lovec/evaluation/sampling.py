@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from typing import Any
+
+from lightning.pytorch.utilities import rank_zero_info
 
 from lovec.types import ITERATIVE
 
@@ -48,3 +51,27 @@ def drawn(records: int, size: int, seed: int) -> list[int]:
     order = list(range(records))
     random.Random(f"validation/{seed}").shuffle(order)
     return sorted(order[:size])
+
+
+def sample_validation(data: Any, modes: Sequence[str], wanted: int | None, cheap: bool, seed: int) -> None:
+    """Let validations within training measure a sample, where all records would cost much of an epoch, and say so.
+
+    Args:
+        data: the datamodule; one without ``sample_validation`` measures all of its records.
+        modes: as for ``validation_size``, like ``wanted`` and ``cheap``.
+        wanted: number of records that is asked for.
+        cheap: whether all records are measured by default.
+        seed: decides which records are drawn.
+    """
+    if not hasattr(data, "sample_validation"):
+        return
+    records = len(data.loaded("validation"))
+    size = validation_size(records, len(data.loaded("train")), modes, wanted, cheap)
+    data.sample_validation(drawn(records, size, seed) if size < records else None)
+    if size < records:
+        option = "--model.evaluation.validation_records"
+        by_default = f"so that a validation costs about a tenth of an epoch; {option} 0 measures all"
+        rank_zero_info(
+            f"validations during training measure {size} of {records} records, drawn with the seed, "
+            + (f"as {option} says" if wanted else by_default)
+        )

@@ -4,48 +4,37 @@ from __future__ import annotations
 
 import logging
 import math
-import sys
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar
 
 import torch
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from lightning.pytorch.trainer.states import TrainerFn
-from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor
-from torch.optim import Optimizer
 
 from lovec.callbacks import Monitor, Probe
-from lovec.callbacks.estimate import VALIDATION
-from lovec.core.files import free_name
-from lovec.core.notices import DoublingWarning, counted, listed
-from lovec.core.progress import Activity, doing
+from lovec.callbacks.adapter import AdapterWriter
+from lovec.callbacks.ending import EndBySignal, droppable
+from lovec.callbacks.lengths import LengthWarnings
+from lovec.core.notices import DoublingWarning
+from lovec.core.progress import doing
 from lovec.core.randomness import seeded
 from lovec.core.settings import NO_EFFECT, Count, NonNegative
-from lovec.datasets.stored import Extent
+from lovec.datasets.stored import RecordSize
 from lovec.evaluation.module import EvaluationModule
 from lovec.evaluation.processes import reduce_over_processes
-from lovec.evaluation.run_folders import set_aside_measured
-from lovec.evaluation.sampling import drawn, validation_size
-from lovec.evaluation.stopping import TERMINATED, SignalConnector, StepDropped, name_of
-from lovec.export.exporting import trained_files
-from lovec.modules.batching import MOST_TOKENS, Batch, Example, fitting_tokens, micro_batches
-from lovec.modules.checks import (
-    check_rates,
-    doubtful,
-    long_answers,
-    long_prompts,
-    not_finite,
-    unfit_records,
-    unfit_summary,
-)
+from lovec.evaluation.sampling import sample_validation
+from lovec.evaluation.stopping import SignalConnector
+from lovec.modules.batching import Batch, Example, default_budget, micro_batches
+from lovec.modules.checks import check_records, check_texts, check_trainer, not_finite, questions_with_tag_words
 from lovec.modules.costs import RunCosts, length_of
-from lovec.modules.distributed import even_groups, hearing_signals, sum_gradients, without_sync
+from lovec.modules.distributed import even_groups, sum_gradients, without_sync
+from lovec.modules.optimizers import create_optimizer, set_total_steps
+from lovec.modules.sums import BatchSums
 from lovec.policy import TokenSequence
-from lovec.types import DEFAULT_SCALE, LossOutput, LovecError, Record, Scale, is_text
+from lovec.types import DEFAULT_SCALE, LossOutput, LovecError, Record, Scale
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +64,8 @@ class PolicyModule(EvaluationModule):
     updates_per_batch: int = 1
     """Number of optimiser steps for which ``update_batches`` yields examples."""
 
+    costs: RunCosts
+
     def __init__(
         self,
         optimizer: OptimizerCallable = torch.optim.AdamW,
@@ -96,12 +87,7 @@ class PolicyModule(EvaluationModule):
         self._asks_for_tags = DoublingWarning(
             log, "%d training questions so far contain the tag words, which the model will read in its prompt: %s"
         )
-        self._data_checked = False
         self._notices = [self._shortened, self._asks_for_tags]
-        self.costs = RunCosts(self)
-        self._validating = ExitStack()
-        self._validation: Activity | None = None
-        self._hearing = ExitStack()
 
     # What an objective defines
 
@@ -153,18 +139,7 @@ class PolicyModule(EvaluationModule):
             LovecError: the row has no sentence, a text cannot be encoded, a sentence contains a tag word, or not even
                 the first one fits.
         """
-        if not row.sentences:
-            raise LovecError(f"{row.id}: there is no sentence to learn from; leave such rows out of training")
-        texts = [row.question, *(sentence.text for sentence in row.sentences)]
-        if any(not is_text(text) for text in texts):
-            raise LovecError(
-                f"{row.id}: a text holds half a surrogate pair, which no tokenizer takes; correct the text"
-            )
-        if any(map(self.has_tag_words, texts[1:])):
-            raise LovecError(
-                f"{row.id}: a sentence contains {self.encoder.tags.open} or {self.encoder.tags.close}, so its tag "
-                "cannot be told from the text; remove these words (lovec.tags.strip), or choose other policy.tag_words"
-            )
+        check_texts(row, self.encoder.tags)
         for n in range(len(row.sentences), 0, -1):
             rejected = None if row.rejected is None else row.rejected[:n]
             kept = replace(row, sentences=row.sentences[:n], rejected=rejected)
@@ -180,10 +155,6 @@ class PolicyModule(EvaluationModule):
             "leave the row out, shorten the question, or raise policy.max_length"
         )
 
-    def has_tag_words(self, text: str) -> bool:
-        """Return whether a text contains one of the words that stand around a score."""
-        return self.encoder.tags.open in text or self.encoder.tags.close in text
-
     # Before the first step
 
     @property
@@ -191,71 +162,34 @@ class PolicyModule(EvaluationModule):
         """The most tokens that the policy's own answers may have."""
         return self.evaluation.max_new_tokens
 
-    def check_data(self) -> None:
-        """Check the training records that are set up, once; those that are unfit are left out if the data say so.
-
-        Raises:
-            LovecError: records cannot be learned from, and are not to be left out or are all there are.
-        """
-        data: Any = getattr(self.trainer, "datamodule", None)
-        if self._data_checked or not hasattr(data, "loaded"):
-            return
-        self._data_checked = True
-        rows = data.loaded("train")
-        if unfit := unfit_records(rows, self):
-            summary = unfit_summary(unfit, rows)
-            if data.unfit == "refuse" or len(unfit) == len(rows):
-                raise LovecError(f"{summary}; correct them, or leave them out with --data.unfit leave_out")
-            rank_zero_warn(f"{summary}; all of them are left out")
-            data.leave_out(unfit)
-        self.check_rows(data.loaded("train"))
-
-    def configure_model(self) -> None:
-        """Build the policy, and check the training records before anything counts them."""
-        super().configure_model()
-        if self.trainer.state.fn == TrainerFn.FITTING:
-            with doing("checking the training records"):
-                self.check_data()
-            self._sample_validation()
-
-    def _sample_validation(self) -> None:
-        """Let validations within training measure a sample where all records would cost much of an epoch."""
-        data: Any = getattr(self.trainer, "datamodule", None)
-        if not hasattr(data, "sample_validation"):
-            return
-        records, wanted = len(data.loaded("validation")), self.evaluation.validation_records
-        modes = self.evaluator.modes
-        size = validation_size(records, len(data.loaded("train")), modes, wanted, cheap=self.policy.is_tiny)
-        data.sample_validation(drawn(records, size, self.seed) if size < records else None)
-        if size < records:
-            why = (
-                "as --model.evaluation.validation_records says"
-                if wanted
-                else "so that a validation costs about a tenth of an epoch"
-            )
-            rank_zero_info(
-                f"validations during training measure {size} of {records} records, drawn with the seed, {why}"
-                + ("" if wanted else "; --model.evaluation.validation_records 0 measures all")
-            )
-
-    def check_rows(self, rows: Sequence[Record]) -> None:
-        """Check, before the first step, what the training records are together; each has passed ``check_row``."""
-        for row in doubtful(rows, self.encoder.tags):
-            if self.has_tag_words(row.question):
-                self._asks_for_tags.add(row.id)
-        self._log_notices()
-
     def check_row(self, row: Record) -> None:
         """Raise a ``LovecError`` for a training record that cannot be learned from: here, one that does not encode."""
         self.example(row)
 
-    def surely_fits(self, extent: Extent) -> bool:
-        """Return whether all records of an extent pass ``check_row``, which is then not called for them.
+    def check_rows(self, rows: Sequence[Record]) -> None:
+        """Check, before the first step, what the training records are together; each has passed ``check_row``."""
+        for name in questions_with_tag_words(rows, self.encoder.tags):
+            self._asks_for_tags.add(name)
+        self._log_notices()
 
-        A subclass that overrides how a row is encoded has all its rows checked, unless it overrides this too.
+    def most_tokens(self, size: RecordSize) -> int | None:
+        """Return the most tokens that a training record of a size takes; None where that is not known.
+
+        ``check_row`` is called for those only that may take more than ``policy.max_length``. What is said here is true
+        of records that are encoded as here: where a subclass overrides how, all are checked.
         """
-        plain = extent.labelled and not extent.doubtful
-        return plain and self.encoder.most_tokens(*extent[:3]) <= self.policy.max_length
+        return self.most_answer_tokens(size) if self.encodes_as(PolicyModule) else None
+
+    def most_answer_tokens(self, size: RecordSize) -> int | None:
+        """Return the most tokens of a prompt and its tagged answer; None where the record cannot be learned from."""
+        if size.must_be_read or not size.labelled:
+            return None
+        return self.encoder.most_tokens(size.question, size.answer, size.sentences)
+
+    def encodes_as(self, cls: type[PolicyModule]) -> bool:
+        """Return whether records are encoded and checked by the methods of a class, none of which is overridden."""
+        own = type(self)
+        return all(getattr(own, name) is getattr(cls, name) for name in ("check_row", "example", "encode", "tagged"))
 
     def _log_notices(self) -> None:
         for notice in self._notices:
@@ -265,53 +199,26 @@ class PolicyModule(EvaluationModule):
 
     def training_step(self, rows: Sequence[Record], batch_idx: int) -> None:
         """Learn from one optimiser batch of rows."""
-        work = self.work(rows)
-        SignalConnector.of(self.trainer).expected = lambda: self.costs.estimate.step_left(work)
-        self.costs.estimate.step_begins()
-        with (
-            self.droppable(),
-            seeded(self.seed, self.global_step, self.global_rank),
-            doing(f"step {self.global_step + 1}"),
-        ):
-            for examples in self.update_batches(rows):
-                self.update(examples)
-        self._log_notices()
-        if (datamodule := getattr(self.trainer, "datamodule", None)) is not None:
-            datamodule.batch_done()
-        self.costs.estimate.step_ends(work)
+        with self.costs.step(rows):
+            with (
+                droppable(self.trainer),
+                seeded(self.seed, self.global_step, self.global_rank),
+                doing(f"step {self.global_step + 1}"),
+            ):
+                for examples in self.update_batches(rows):
+                    self.update(examples)
+            self._log_notices()
+            if (datamodule := getattr(self.trainer, "datamodule", None)) is not None:
+                datamodule.batch_done()
 
-    @contextmanager
-    def droppable(self) -> Iterator[None]:
-        """Let a signal end what is done inside the block, and save the run as it was before the step under way.
-
-        What is done may change nothing that a checkpoint holds, up to the optimiser's step.
-        """
-        signals = SignalConnector.of(self.trainer)
-        try:
-            with signals.droppable():
-                yield
-        except StepDropped:
-            signals.dropped()
-            loop = self.trainer.fit_loop.epoch_loop
-            if self.trainer.validating:
-                # A resumed validation would measure the wrong records: the loader begins anew.
-                loop.val_loop.batch_progress.reset()
-            else:
-                _take_back(loop)
-            self._save_terminated()
-            signals.end_if_agreed()
+    def validation_step(self, rows: Sequence[Record], batch_idx: int) -> None:
+        """Tag and measure records in every mode."""
+        with droppable(self.trainer):
+            super().validation_step(rows, batch_idx)
 
     def work(self, rows: Sequence[Record]) -> float:
         """Return what the cost of a step with some rows is about proportional to: here the length of their texts."""
         return 1.0 + sum(map(length_of, rows))
-
-    @property
-    def _most_tokens(self) -> int:
-        """Tokens of a micro-batch."""
-        if self.micro_batch_tokens is not None or self.policy.device.type != "cpu":
-            return self.micro_batch_tokens or MOST_TOKENS
-        settings = self.policy.model.config.get_text_config()
-        return fitting_tokens(settings.num_hidden_layers, settings.hidden_size, settings.vocab_size)
 
     def update(self, examples: Sequence[Example]) -> None:
         """Make one optimiser step: forward and backward per micro-batch, clip, step, log.
@@ -319,36 +226,24 @@ class PolicyModule(EvaluationModule):
         Terms are divided by counts over all micro-batches and processes, so the loss does not depend on either.
         """
         counts = reduce_over_processes(self.trainer, self.counts(examples), sum)
-        sums: dict[str, float] = defaultdict(float)
-        peaks: dict[str, float] = {}
-        own = micro_batches(examples, self._most_tokens, self.policy.shares_prefixes)
+        budget = self.micro_batch_tokens or default_budget(self.policy.model, self.policy.device)
+        own = micro_batches(examples, budget, self.policy.shares_prefixes)
         groups = even_groups(self.trainer, own)
+        sums = BatchSums()
         for number, group in enumerate(groups):
             several = doing(f"micro-batch {number + 1} of {len(groups)}") if len(groups) > 1 else nullcontext()
             with without_sync(self.trainer), several:
                 out = self.loss(Batch.of(group, self.device))
                 total = self._total(out, counts)
                 self.manual_backward(total if number < len(own) else 0.0 * total)
-            if number >= len(own):
-                continue
-            sums["loss"] += float(total.detach())
-            for name, term in {**out.terms, **out.metrics}.items():
-                sums[f"sum/{name}"] += float((term.values.detach() * term.mask).sum())
-                sums[f"count/{name}"] += float(term.mask.sum())
-            for name, values in out.peaks.items():
-                peaks[name] = max(peaks.get(name, 0.0), float(values.max()))
-        sums, peaks = reduce_over_processes(self.trainer, sums, sum), reduce_over_processes(self.trainer, peaks, max)
-        for name, term in out.terms.items():
-            if sums[f"count/{name}"] != counts[term.per]:
-                raise LovecError(
-                    f"the mask of the term {name!r} counts {sums[f'count/{name}']:g} {term.per}s, but the batch holds "
-                    f"{counts[term.per]:g}: override counts() where a term counts something else"
-                )
-        means = {name: sums[f"sum/{name}"] / max(1.0, sums[f"count/{name}"]) for name in (*out.terms, *out.metrics)}
+            if number < len(own):
+                sums.add(total, out)
+        sums.reduce(self.trainer)
+        sums.check(counts)
         SignalConnector.of(self.trainer).keep_step()
-        norm = sums["loss"] if not math.isfinite(sums["loss"]) else self._step()
+        norm = self._step() if math.isfinite(sums.loss) else sums.loss
         if not math.isfinite(norm):
-            what = "gradient" if math.isfinite(sums["loss"]) else "loss"
+            what = "gradient" if math.isfinite(sums.loss) else "loss"
             with seeded(self.seed, self.global_step, self.global_rank):  # the same dropout once more
                 raise not_finite(
                     what,
@@ -358,7 +253,7 @@ class PolicyModule(EvaluationModule):
                     lambda batch: self._shares(self.loss(batch), counts),
                     self.policy.trainable(),
                 )
-        metrics = {"loss": sums["loss"], **means, **peaks, "grad_norm": norm}
+        metrics = {**sums.metrics(), "grad_norm": norm}
         shown = "reward" if "reward" in metrics else "loss"  # the loss of rollouts does not tell whether they improve
         self.log(f"train/{shown}", metrics.pop(shown), prog_bar=True, batch_size=len(examples))
         self.log_dict({f"train/{name}": value for name, value in metrics.items()}, batch_size=len(examples))
@@ -398,167 +293,39 @@ class PolicyModule(EvaluationModule):
 
     def configure_callbacks(self) -> list[Any]:
         """Refuse trainer flags that have another meaning here; return a probe and a monitor unless there are some."""
-        trainer = self.trainer
-        if trainer.accumulate_grad_batches != 1:
-            raise LovecError(
-                "trainer.accumulate_grad_batches is set, but a batch is an optimiser step here: use data.batch_size"
-            )
-        if trainer.gradient_clip_val:
-            raise LovecError("trainer.gradient_clip_val is set; use model.grad_norm instead")
-        if str(trainer.precision) in ("bf16-true", "16-true", "16-mixed"):
-            raise LovecError(
-                f"trainer.precision is {trainer.precision}; adapters stay in float32: use 32-true or bf16-mixed, "
-                "and policy.dtype: bfloat16 for the base"
-            )
-        present: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
+        check_trainer(self.trainer)
+        present: list[Any] = self.trainer.callbacks  # type: ignore[attr-defined]
         wanted = (Probe, Monitor) if self.probes else (Monitor,)
         return [kind() for kind in wanted if not any(isinstance(callback, kind) for callback in present)]
 
-    def configure_optimizers(self) -> Any:
-        """Create the optimiser, over the adapter's parameters only, and its schedule."""
-        optimizer, schedule = self._optimizer_of(self.policy.trainable())
-        if schedule is None:
-            return optimizer
-        if hasattr(schedule, "set_total_steps"):
-            steps = self.trainer.estimated_stepping_batches
-            if steps == float("inf"):
-                raise LovecError(
-                    "the learning-rate schedule needs the length of the run: set trainer.max_epochs or "
-                    "trainer.max_steps, or lr_scheduler: null"
-                )
-            steps = int(steps) * self.updates_per_batch  # Lightning counts batches
-            schedule.set_total_steps(steps if self.trainer.max_steps < 0 else min(steps, self.trainer.max_steps))
-        return [optimizer], [schedule]
-
-    def _optimizer_of(self, parameters: list[torch.nn.Parameter]) -> tuple[Optimizer, Any]:
-        """Return the optimiser of parameters, and its schedule, None without one.
-
-        Raises:
-            LovecError: one of them refuses its settings, or a setting is not finite.
-        """
-        try:
-            optimizer = self.optimizer(parameters)
-            check_rates(optimizer)
-            return optimizer, None if self.lr_scheduler is None else self.lr_scheduler(optimizer)
-        except (ValueError, TypeError) as error:
-            raise LovecError(f"the optimizer or its lr_scheduler refuses its settings: {error}") from error
-
     def setup(self, stage: str) -> None:
-        """Refuse settings of the optimiser and its schedule before a model is loaded."""
+        """Refuse settings of the optimiser and its schedule before a model is loaded, and add our last callbacks."""
         super().setup(stage)
         if stage == "fit":
-            self._data_checked = False
+            create_optimizer(self.optimizer, self.lr_scheduler, [torch.nn.Parameter(torch.zeros(1, 1))])
             self.costs = RunCosts(self)
-            self._validating.close()  # of an earlier run that was interrupted
-            self._hearing.close()
-            self._optimizer_of([torch.nn.Parameter(torch.zeros(1, 1))])
+            last = [LengthWarnings(), AdapterWriter(), EndBySignal(), self.costs]
+            trainer: Any = self.trainer
+            others = [callback for callback in trainer.callbacks if type(callback) not in map(type, last)]
+            trainer.callbacks = [*others, *last]  # behind ModelCheckpoint, which Lightning has put last by now
 
-    def on_fit_start(self) -> None:
-        """Check all records before the first step, and keep the checkpoint with which an earlier run was stopped."""
-        if (loaded := getattr(getattr(self.trainer, "datamodule", None), "loaded", None)) is not None:
-            context = getattr(self.policy.model.config.get_text_config(), "max_position_embeddings", math.inf)
-            if long := long_prompts(loaded("validation"), self.encoder, context):
-                rank_zero_warn(
-                    f"{counted(len(long), 'validation record has', 'validation records have')} a prompt that fills the "
-                    f"model's context of {context} tokens, "
-                    f"so they cannot be measured: {listed(long)}"
-                )
-            limit = self.longest_answer
-            if cut := long_answers(loaded("validation"), self.encoder, limit):
-                rank_zero_warn(
-                    f"{len(cut)} of {len(loaded('validation'))} validation answers have more than {limit} tokens with "
-                    "their tags, and answers as long will be cut: raise --model.evaluation.max_new_tokens (and "
-                    f"--model.max_new_tokens of rollouts, if it is set): {listed(cut)}"
-                )
-        path = self.run_dir / TERMINATED
-        if self.trainer.is_global_zero and self.trainer.ckpt_path is None and path.exists():
-            path.rename(free_name(path))
+    def configure_model(self) -> None:
+        """Build the policy, and check the training records before anything counts them."""
+        super().configure_model()
+        if self.trainer.state.fn == TrainerFn.FITTING:
+            data: Any = getattr(self.trainer, "datamodule", None)
+            with doing("checking the training records"):
+                check_records(self, data)
+            wanted = self.evaluation.validation_records
+            sample_validation(data, self.evaluator.modes, wanted, self.policy.is_tiny, self.seed)
 
-    def on_train_start(self) -> None:
-        """Let SIGTERM, SIGHUP, SIGUSR1 and Ctrl-C wait for the end of a step, unless it takes long."""
-        SignalConnector.of(self.trainer).training_begins()
-        self._hearing.enter_context(hearing_signals(self.policy.model))
-        self.costs.training_begins()
-
-    def on_train_batch_end(self, *args: Any) -> None:
-        """After such a signal to any process, write a checkpoint; the run ends at the next of the hooks below."""
-        if SignalConnector.of(self.trainer).agree():
-            self._save_terminated()
-
-    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        """End the run after a signal; what the last step logged is written by now."""
-        SignalConnector.of(self.trainer).end_if_agreed()
-        total: Any = self.trainer.fit_loop.epoch_loop.batch_progress.total
-        total.started = total.ready - 1  # a run that goes on after a dropped step has counted that one
-
-    def on_train_epoch_end(self) -> None:
-        """End the run after a signal."""
-        SignalConnector.of(self.trainer).end_if_agreed()
-
-    @property
-    def _within_training(self) -> bool:
-        return self.trainer.state.fn == TrainerFn.FITTING and not self.trainer.sanity_checking
-
-    def on_validation_start(self) -> None:
-        """End the run after a signal; begin to measure a validation within training."""
-        SignalConnector.of(self.trainer).end_if_agreed()
-        if self._within_training:
-            SignalConnector.of(self.trainer).expected = self.costs.validation_left
-            records = self.costs.validation_records or None
-            self._validation = self._validating.enter_context(doing("validation", records, "records"))
-            self._validating.enter_context(self.costs.estimate.aside(VALIDATION))
-
-    def validation_step(self, rows: Sequence[Record], batch_idx: int) -> None:
-        """Tag and measure records in every mode."""
-        if not self._within_training:
-            super().validation_step(rows, batch_idx)
-            return
-        with self.droppable():
-            super().validation_step(rows, batch_idx)
-        if self._validation is not None:
-            self._validation.advance(len(rows))
-
-    def on_validation_batch_end(self, *args: Any, **kwargs: Any) -> None:
-        """After a signal during a validation within training, write a checkpoint as of the last step, and end."""
-        signals = SignalConnector.of(self.trainer)
-        if self._within_training and signals.agree():
-            # A resumed validation would measure the wrong records: the loader begins anew.
-            self.trainer.fit_loop.epoch_loop.val_loop.batch_progress.reset()
-            self._save_terminated()
-            signals.end_if_agreed()
-
-    def on_validation_end(self) -> None:
-        """Count the time of a validation within training."""
-        self._validating.close()
-
-    def on_train_end(self) -> None:
-        """Write the adapter in PEFT format, for ``lovec test``, for later runs and for plain ``peft``."""
-        if self.trainer.is_global_zero:
-            path = self.run_dir / "adapter"
-            aside = free_name(path)
-            files = trained_files(self, self.base_fingerprint)
-            self.policy.save_adapter(path, extra_files=files, keep_other=True)
-            rank_zero_info(f"adapter written to {path}{set_aside_measured(self.run_dir, aside)}")
-        self._hearing.close()
-        SignalConnector.of(self.trainer).training_ends()
-
-    def _save_terminated(self) -> None:
-        path = self.run_dir / TERMINATED
-        self.trainer.save_checkpoint(path)
-        name = name_of(SignalConnector.of(self.trainer).agreed)
-        if self.trainer.is_global_zero:  # no warning, which may be switched off
-            line = f"lovec: ended by {name} after step {self.global_step}; resume with --ckpt_path {path}"
-            print(line, file=sys.stderr, flush=True)
-
-
-def _take_back(loop: Any) -> None:
-    """Count the batch under way of Lightning's loop as not begun, so that a run that goes on begins with it."""
-    progress = loop.batch_progress
-    for part in (progress.total, progress.current):
-        part.ready = part.processed = part.completed
-        # As many begun as ready would mean that the last thing that was saved is the end of a validation or a step.
-        part.started = part.completed + 1
-    loop._batches_that_stepped -= 1  # Lightning adds 1 when it goes on, for the step that it believes to be saved
+    def configure_optimizers(self) -> Any:
+        """Create the optimiser, over the adapter's parameters only, and its schedule."""
+        optimizer, schedule = create_optimizer(self.optimizer, self.lr_scheduler, self.policy.trainable())
+        if schedule is None:
+            return optimizer
+        set_total_steps(schedule, self.trainer, self.updates_per_batch)
+        return [optimizer], [schedule]
 
 
 def ratings(row: Record, scale: Scale = DEFAULT_SCALE) -> list[int]:

@@ -59,6 +59,14 @@ def fitting_tokens(layers: int, width: int, words: int) -> int:
     return max(1, min(MOST_TOKENS, int(_ACTIVATIONS / (4 * (layers * width * _VALUES + words * _LOGITS)))))
 
 
+def default_budget(model: Any, device: torch.device) -> int:
+    """Return the most tokens of a micro-batch of a transformers model on a device, where no number is given."""
+    if device.type != "cpu":
+        return MOST_TOKENS
+    settings = model.config.get_text_config()
+    return fitting_tokens(settings.num_hidden_layers, settings.hidden_size, settings.vocab_size)
+
+
 ExampleT = TypeVar("ExampleT", bound=Example)
 
 

@@ -1,40 +1,77 @@
-"""What is checked before the first step, and what is said where a step fails: both name records."""
+"""What is checked before the first step: the trainer's options, and the records; what is said where a step fails."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from lightning.pytorch.utilities import rank_zero_info
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor
-from torch.optim import Optimizer
 
 from lovec.core.notices import counted, listed
-from lovec.core.settings import check_range
-from lovec.datasets.stored import extents_of
-from lovec.encoding import Encoder
+from lovec.datasets.stored import sizes_of
 from lovec.modules.batching import Batch, Example
 from lovec.tags import TagFormat
 from lovec.types import LovecError, Record, is_text
 
-_ENCODING = ("check_row", "example", "encode", "tagged")
 _EVERY = 10.0  # seconds between lines of progress
+
+
+def check_trainer(trainer: Any) -> None:
+    """Refuse options of the trainer that have another meaning in a training of lovec.
+
+    Raises:
+        LovecError: one of them is set; the message says what to use instead.
+    """
+    if trainer.accumulate_grad_batches != 1:
+        raise LovecError(
+            "trainer.accumulate_grad_batches is set, but a batch is an optimiser step here: use data.batch_size"
+        )
+    if trainer.gradient_clip_val:
+        raise LovecError("trainer.gradient_clip_val is set; use model.grad_norm instead")
+    if str(trainer.precision) in ("bf16-true", "16-true", "16-mixed"):
+        raise LovecError(
+            f"trainer.precision is {trainer.precision}; adapters stay in float32: use 32-true or bf16-mixed, "
+            "and policy.dtype: bfloat16 for the base"
+        )
+
+
+def check_records(module: Any, data: Any) -> None:
+    """Check the training records that are set up; those that are unfit are left out if the data say so.
+
+    Args:
+        module: the training module, as for ``unfit_records``; its ``check_rows`` gets the records that remain.
+        data: the datamodule; nothing is known of the records of one without ``loaded``.
+
+    Raises:
+        LovecError: records cannot be learned from, and are not to be left out or are all there are.
+    """
+    if not hasattr(data, "loaded"):
+        return
+    rows = data.loaded("train")
+    if unfit := unfit_records(rows, module):
+        summary = unfit_summary(unfit, rows)
+        if data.unfit == "refuse" or len(unfit) == len(rows):
+            raise LovecError(f"{summary}; correct them, or leave them out with --data.unfit leave_out")
+        rank_zero_warn(f"{summary}; all of them are left out")
+        data.leave_out(unfit)
+    module.check_rows(data.loaded("train"))
 
 
 def unfit_records(rows: Sequence[Record], module: Any) -> dict[str, str]:
     """Return why training records cannot be learned from, by id; those that can are not in it.
 
     Args:
-        rows: the records; those that the module tells from their extents are not read.
+        rows: the records; those that fit by what ``module.most_tokens`` says of their sizes are not read.
         module: the training module. Its ``check_row`` raises a ``LovecError`` for a record that cannot be learned from.
     """
-    knows = _knows_its_rows(type(module))
     wrong: dict[str, str] = {}
     reported = time.monotonic()
-    for number, extent in enumerate(extents_of(rows, module.encoder.tags)):
-        if knows and module.surely_fits(extent):
+    for number, size in enumerate(sizes_of(rows, module.encoder.tags)):
+        most = module.most_tokens(size)
+        if most is not None and most <= module.policy.max_length:
             continue
         row = rows[number]
         try:
@@ -47,33 +84,28 @@ def unfit_records(rows: Sequence[Record], module: Any) -> dict[str, str]:
     return wrong
 
 
-def _knows_its_rows(module: type) -> bool:
-    """Return whether ``surely_fits`` of a class is about how the class encodes rows.
+def questions_with_tag_words(rows: Sequence[Record], tags: TagFormat) -> list[str]:
+    """Return the ids of records whose question contains a tag word; only those that may have one are read."""
+    may = (rows[number] for number, size in enumerate(sizes_of(rows, tags)) if size.must_be_read)
+    return [row.id for row in may if tags.occur_in(row.question)]
 
-    It is not where a subclass overrides one of the methods that encode a row, but not ``surely_fits``.
+
+def check_texts(row: Record, tags: TagFormat) -> None:
+    """Check that a record has sentences, and that they can be encoded and tagged.
+
+    Raises:
+        LovecError: it has none, a text cannot be encoded, or a sentence contains a tag word.
     """
-    defining = {name: next(c for c in module.__mro__ if name in vars(c)) for name in ("surely_fits", *_ENCODING)}
-    return all(issubclass(defining["surely_fits"], defining[name]) for name in _ENCODING)
-
-
-def doubtful(rows: Sequence[Record], tags: TagFormat) -> Iterator[Record]:
-    """Yield the records with a tag word in a text; no others are read."""
-    return (rows[number] for number, extent in enumerate(extents_of(rows, tags)) if extent.doubtful)
-
-
-def long_prompts(rows: Sequence[Record], encoder: Encoder, context: float) -> list[str]:
-    """Return the ids of records whose prompt has at least ``context`` tokens; only those that may have are read."""
-    extents = enumerate(extents_of(rows, encoder.tags))
-    may = (rows[i] for i, extent in extents if extent.doubtful or encoder.most_tokens(extent.question) >= context)
-    return [row.id for row in may if len(encoder.record_prompt(row)) >= context]
-
-
-def long_answers(rows: Sequence[Record], encoder: Encoder, limit: int) -> list[str]:
-    """Return the ids of records whose tagged answer has more than ``limit`` tokens; only those that may are read."""
-    extents = enumerate(extents_of(rows, encoder.tags))
-    may = (rows[i] for i, extent in extents if extent.doubtful or encoder.most_tokens(0, *extent[1:3]) > limit)
-    tagged = ((row.id, [s.text for s in row.sentences if is_text(s.text)]) for row in may)
-    return [name for name, texts in tagged if len(encoder.completion(texts, [0] * len(texts))) > limit]
+    if not row.sentences:
+        raise LovecError(f"{row.id}: there is no sentence to learn from; leave such rows out of training")
+    texts = [sentence.text for sentence in row.sentences]
+    if any(not is_text(text) for text in (row.question, *texts)):
+        raise LovecError(f"{row.id}: a text holds half a surrogate pair, which no tokenizer takes; correct the text")
+    if any(map(tags.occur_in, texts)):
+        raise LovecError(
+            f"{row.id}: a sentence contains {tags.open} or {tags.close}, so its tag "
+            "cannot be told from the text; remove these words (lovec.tags.strip), or choose other policy.tag_words"
+        )
 
 
 def unfit_summary(wrong: Mapping[str, str], rows: Sequence[Record]) -> str:
@@ -92,24 +124,6 @@ def check_ids(rows: Sequence[Record]) -> None:
             f"{counted(len(rows), 'training answer')} share {counted(len(ids), 'id')}; give each answer an id of its "
             "own"
         )
-
-
-def check_rates(optimizer: Optimizer) -> None:
-    """Refuse an optimiser with a setting that is not finite, or with a negative learning rate.
-
-    Raises:
-        LovecError: there is such a setting.
-    """
-    for group in optimizer.param_groups:
-        check_range("lr of the optimizer", _plain(group.get("lr")), at_least=0)
-        for name, setting in group.items():
-            for value in setting if isinstance(setting, tuple) else (setting,):
-                if isinstance(value, float):
-                    check_range(f"{name} of the optimizer", value)
-
-
-def _plain(value: Any) -> Any:
-    return float(value) if isinstance(value, Tensor) else value
 
 
 def not_finite(

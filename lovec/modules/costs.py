@@ -4,52 +4,88 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
+
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.trainer.states import TrainerFn
 
 from lovec.callbacks import Probe
 from lovec.callbacks.estimate import PROBE, VALIDATION, Left, RunEstimate, due_before, validations_before
 from lovec.callbacks.progress import planned_batches
-from lovec.core.progress import doing
+from lovec.core.progress import Activity, doing
 from lovec.core.randomness import seeded
 from lovec.evaluation.processes import own_share
+from lovec.evaluation.stopping import SignalConnector
 from lovec.modules.batching import Batch
 from lovec.types import ITERATIVE, Record
 
 _SAMPLED = 256  # training records whose lengths stand for those of all
 
 
-class RunCosts:
-    """Measures a training of a module, and knows what is left of it.
+class RunCosts(Callback):
+    """Measures a training of a module, and knows what is left of it: of the run, a step or a validation.
 
     Args:
         module: the ``PolicyModule`` that is trained.
 
     Attributes:
         estimate: what was measured.
-        validation_records: number of records of this process that a validation measures; 0 where it is not known.
     """
 
     def __init__(self, module: Any) -> None:
         self.estimate = RunEstimate()
         self._module = module
         self._batch_work = self._validation_work = 0.0
-        self._first = self.validation_records = 0
+        self._first = self._records = 0
+        self._validating = ExitStack()
+        self._validation: Activity | None = None
 
-    def training_begins(self) -> None:
+    def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Find out how much work a step and a validation are on average, and begin to measure."""
-        trainer, module = self._module.trainer, self._module
         self._first = trainer.fit_loop.epoch_loop.total_batch_idx + 1
         data: Any = getattr(trainer, "datamodule", None)
         if hasattr(data, "loaded") and len(rows := data.loaded("train")):
             some = [rows[number * len(rows) // _SAMPLED] for number in range(_SAMPLED)]
             share = len(rows) / data.train_batches() / trainer.world_size
-            self._batch_work = module.work(some) / len(some) * share
+            self._batch_work = self._module.work(some) / len(some) * share
         records = own_share(trainer, data.validated()) if hasattr(data, "validated") else ()
-        self.validation_records = len(records)
-        given = ITERATIVE in module.evaluator.modes
+        self._records = len(records)
+        given = ITERATIVE in self._module.evaluator.modes
         self._validation_work = float(sum(map(length_of, records))) if given else 0.0
         self.estimate.steps_begin()
+
+    @contextmanager
+    def step(self, rows: Sequence[Record]) -> Iterator[None]:
+        """Measure a step on some rows inside the block."""
+        work = self._module.work(rows)
+        SignalConnector.of(self._module.trainer).expected = lambda: self.estimate.step_left(work)
+        self.estimate.step_begins()
+        yield
+        self.estimate.step_ends(work)
+
+    def on_validation_start(self, trainer: Trainer, pl_module: Any) -> None:
+        """Begin to measure a validation within training, and to speak of it."""
+        if trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking:
+            SignalConnector.of(trainer).expected = lambda: self.estimate.aside_left(VALIDATION)
+            self._validation = self._validating.enter_context(doing("validation", self._records or None, "records"))
+            self._validating.enter_context(self.estimate.aside(VALIDATION))
+
+    def on_validation_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, *place: Any) -> None:
+        """Count the records as measured."""
+        if self._validation is not None:
+            self._validation.advance(len(batch))
+
+    def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
+        """Count the time of a validation within training."""
+        self._validating.close()
+        self._validation = None
+
+    def on_exception(self, trainer: Trainer, pl_module: Any, exception: BaseException) -> None:
+        """Speak no more of a validation that does not go on."""
+        self._validating.close()
 
     def left(self, done: int) -> Left:
         """Return what is left to do after so many batches, those of earlier parts of the run included."""
@@ -69,10 +105,6 @@ class RunCosts:
         self._guess_validation()
         total = int(planned_batches(self._module.trainer, self._module.updates_per_batch))
         return self.estimate.summary(self.left(done), total - self._first)
-
-    def validation_left(self) -> float | None:
-        """Return how long the validation under way still takes; None where it is not known."""
-        return self.estimate.aside_left(VALIDATION)
 
     def trial(self, rows: Sequence[Record]) -> None:
         """Measure how long one row takes, for what has to be decided before the first step; nothing is learned."""
@@ -110,7 +142,7 @@ class RunCosts:
         module = self._module
         guess = (self.estimate.rate or 0.0) * self._validation_work
         if any(mode != ITERATIVE for mode in module.evaluator.modes):
-            records, rows = self.validation_records, module.evaluation.rows
+            records, rows = self._records, module.evaluation.rows
             questions = next((c.questions for c in module.trainer.callbacks if isinstance(c, Probe)), 1)
             several = math.sqrt(max(1, min(records, rows)) / questions)
             guess += self.estimate.each(PROBE) * -(-records // rows) * several

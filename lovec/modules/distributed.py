@@ -1,9 +1,9 @@
-"""What a training step does differently where several processes train together, or a signal may end it."""
+"""What a training step does differently where several processes train together."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -42,32 +42,3 @@ def sum_gradients(trainer: Any, parameters: Sequence[torch.nn.Parameter]) -> Non
         for p in parameters:
             p.grad = torch.zeros_like(p) if p.grad is None else p.grad
             dist.all_reduce(p.grad)
-
-
-@contextmanager
-def hearing_signals(model: Any) -> Iterator[None]:
-    """Let Python handle signals between two layers of a backward pass on a CPU, inside the block.
-
-    It calls handlers between two of its own instructions only, and a backward pass of minutes has none. Gradients on a
-    GPU are computed by a thread that handles no signals.
-
-    Args:
-        model: the transformers model; without layers where those of Llama are, nothing changes.
-    """
-
-    def after(layer: Any, arguments: Any, output: Any) -> None:
-        states = output[0] if isinstance(output, tuple) else output
-        if isinstance(states, torch.Tensor) and states.requires_grad and states.device.type == "cpu":
-            states.register_hook(_let_handlers_run)  # type: ignore[no-untyped-call]
-
-    layers = getattr(model.get_decoder(), "layers", None) or []
-    handles = [layer.register_forward_hook(after) for layer in layers]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _let_handlers_run(gradient: torch.Tensor) -> None:
-    """Do nothing; handlers of signals that have come are called before this."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lovec.core.notices import DoublingWarning
 from lovec.core.settings import NonNegative
-from lovec.datasets.stored import Extent
+from lovec.datasets.stored import RecordSize
 from lovec.losses import sequence_logps, sft_nll
 from lovec.modules.base import PolicyModule, ratings
 from lovec.modules.batching import Batch, Example
@@ -60,9 +60,9 @@ class PreferenceModule(PolicyModule):
             self._equal.add(row.id)
         return Example((chosen, rejected), row)
 
-    def surely_fits(self, extent: Extent) -> bool:
-        """Return whether all records of an extent are pairs that encode and prefer one thing to another."""
-        return extent.pair and super().surely_fits(extent)
+    def most_tokens(self, size: RecordSize) -> int | None:
+        """Return the most tokens of either answer; None where the pair may prefer nothing to another."""
+        return self.most_answer_tokens(size) if size.pair and self.encodes_as(PreferenceModule) else None
 
     def check_rows(self, rows: Sequence[Record]) -> None:
         """Check, before the first step, that some pairs prefer one thing to another.

@@ -17,7 +17,7 @@ from torch import Tensor
 from lovec.core.notices import DoublingWarning
 from lovec.core.randomness import stream_seed
 from lovec.core.settings import Count, CountFromTwo, Finite, Positive
-from lovec.datasets.stored import Extent
+from lovec.datasets.stored import RecordSize
 from lovec.evaluation.evaluator import label
 from lovec.evaluation.processes import reduce_over_processes
 from lovec.losses import TokenMean, importance_weights, row_means
@@ -262,10 +262,11 @@ class RolloutModule(PolicyModule):
         if length + self.max_new_tokens > limit:
             self._little_room.add(row.id)
 
-    def surely_fits(self, extent: Extent) -> bool:
-        """Return whether all questions of an extent leave room for the longest answer."""
-        length = self.encoder.most_tokens(extent.question)
-        return not extent.doubtful and length + self.max_new_tokens <= self.policy.max_length
+    def most_tokens(self, size: RecordSize) -> int | None:
+        """Return the most tokens of a question and the longest answer to it."""
+        if size.must_be_read or not self.encodes_as(RolloutModule):
+            return None
+        return self.encoder.most_tokens(size.question) + self.max_new_tokens
 
     def _rewards(self, answer: Record) -> list[float | None]:
         """Return the rewards of an answer's sentences, that of the whole answer added; None without a needed label.

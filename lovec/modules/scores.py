@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from lovec.core.settings import NonNegative, Positive
-from lovec.datasets.stored import Extent
+from lovec.datasets.stored import RecordSize
 from lovec.encoding.choices import ChoiceTree
 from lovec.losses import sft_nll
 from lovec.metrics.functional import expected_confidence
@@ -97,9 +97,9 @@ class ScoreModule(PolicyModule):
         """Raise a ``LovecError`` for a record that cannot be learned from."""
         self.example(_without_scores(row))
 
-    def surely_fits(self, extent: Extent) -> bool:
-        """Return whether all records of an extent encode."""
-        return super().surely_fits(extent)  # scores do not change how long a row is at most
+    def most_tokens(self, size: RecordSize) -> int | None:
+        """Return the most tokens of an answer, whatever its scores."""
+        return self.most_answer_tokens(size) if self.encodes_as(ScoreModule) else None
 
     def encode(self, row: Record) -> ScoredExample:
         """Encode the tagged answer, where its tags are, and which of its tokens are text."""

@@ -56,7 +56,7 @@ def pieces_of(turn: Turn, tags: TagFormat, inline: Inline) -> list[Piece]:
         inline: how confidences stand in the text.
     """
     text = inline.restored(turn.text) if turn.role == "assistant" else turn.text
-    if turn.role != "assistant" or tags.open in text or tags.close in text:
+    if turn.role != "assistant" or tags.occur_in(text):
         return [Piece(text)]
     pieces: list[Piece] = []
     scored = end = 0

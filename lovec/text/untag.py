@@ -32,7 +32,7 @@ def untag(
     if (answer := without_source_tags(record.answer)) != record.answer:
         record = replace(record, answer=answer)
     texts = [record.answer, *(sentence.text for sentence in record.sentences)]
-    if not any(tags.open in text or tags.close in text for text in texts):
+    if not any(map(tags.occur_in, texts)):
         return record, 0
     given = sum(sentence.score is not None for sentence in record.sentences)
     if record.sentences:

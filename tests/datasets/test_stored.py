@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lovec.datasets.jsonl import read_records, write_records
-from lovec.datasets.stored import Extent, StoredRecords, extent_of, extents_of, read_stored
+from lovec.datasets.stored import RecordSize, StoredRecords, read_stored, size_of, sizes_of
 from lovec.tags import DEFAULT_TAGS, TagFormat
 from lovec.types import LovecError, Record, Sentence
 
@@ -45,7 +45,7 @@ def test_records_are_those_of_the_file(path: str) -> None:
     assert list(records) == whole and [records[i] for i in (3, -1)] == [whole[3], whole[-1]]
     assert records[5:25:7] == whole[5:25:7]
     assert list(records.selected([7, 2])) == [whole[7], whole[2]]
-    assert list(records.extents()) == list(map(extent_of, whole))
+    assert list(records.sizes()) == list(map(size_of, whole))
     with pytest.raises(IndexError):
         records[30]
 
@@ -157,28 +157,30 @@ def test_memory_is_bounded(path: str, tmp_path: Path) -> None:
     assert present < 1000 * 60 and peak < 1000 * 400  # bytes; the ids are held while the file is read
 
 
-def test_extents_say_what_decides() -> None:
+def test_sizes_say_what_decides() -> None:
     plain = record(3)
     # "ö" is one byte longer in two characters
-    assert extent_of(plain) == Extent(9, sum(len(s.text.encode()) for s in plain.sentences) + 4, 4, True, False, False)
-    assert extent_of(replace(plain, rejected=(1, 2, 3, 4))).pair
-    assert not extent_of(replace(plain, rejected=(0, 1, 2, 3))).pair  # the true scores
-    assert not extent_of(Record("a", "Q?")).labelled
-    assert not extent_of(replace(plain, sentences=(*plain.sentences, Sentence("Unlabelled.")))).labelled
-    assert extent_of(replace(plain, question="What is <confidence>?")).doubtful
-    assert extent_of(replace(plain, sentences=(Sentence("A </confidence>.", 1.0),))).doubtful
-    assert extent_of(replace(plain, question="\ud800")).doubtful
+    assert size_of(plain) == RecordSize(
+        9, sum(len(s.text.encode()) for s in plain.sentences) + 4, 4, True, False, False
+    )
+    assert size_of(replace(plain, rejected=(1, 2, 3, 4))).pair
+    assert not size_of(replace(plain, rejected=(0, 1, 2, 3))).pair  # the true scores
+    assert not size_of(Record("a", "Q?")).labelled
+    assert not size_of(replace(plain, sentences=(*plain.sentences, Sentence("Unlabelled.")))).labelled
+    assert size_of(replace(plain, question="What is <confidence>?")).must_be_read
+    assert size_of(replace(plain, sentences=(Sentence("A </confidence>.", 1.0),))).must_be_read
+    assert size_of(replace(plain, question="\ud800")).must_be_read
 
 
-def test_extents_for_other_tag_words_are_read_anew(path: str) -> None:
+def test_sizes_for_other_tag_words_are_read_anew(path: str) -> None:
     write_records(path, [replace(record(0), question="What does <sure> mean?")])
     records, other = stored(path), TagFormat("<sure>", "</sure>")
-    assert [e.doubtful for e in extents_of(records, DEFAULT_TAGS)] == [False]
-    assert [e.doubtful for e in extents_of(records, other)] == [True]
+    assert [size.must_be_read for size in sizes_of(records, DEFAULT_TAGS)] == [False]
+    assert [size.must_be_read for size in sizes_of(records, other)] == [True]
 
 
 @given(st.text(max_size=40))
 def test_bytes_are_those_of_the_longest_normal_form(text: str) -> None:
-    extent = extent_of(Record("a", text))
+    size = size_of(Record("a", text))
     for form in ("NFC", "NFD", "NFKC", "NFKD"):
-        assert extent.doubtful or len(unicodedata.normalize(form, text).encode()) <= extent.question  # type: ignore[arg-type]
+        assert size.must_be_read or len(unicodedata.normalize(form, text).encode()) <= size.question  # type: ignore[arg-type]

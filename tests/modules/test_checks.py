@@ -13,7 +13,7 @@ from tinyrollouts import grpo, scripted
 from tinyrun import Rows, fit, module, records, tiny, trainer
 from transformers import AutoTokenizer
 
-from lovec.datasets.stored import extent_of
+from lovec.datasets.stored import size_of
 from lovec.encoding import Encoder
 from lovec.modules import (
     DPO,
@@ -245,9 +245,17 @@ def test_an_objective_that_encodes_in_its_own_way_has_all_records_checked(model:
         def encode(self, row: Record) -> Any:
             return super().encode(replace(row, question=row.question * 2))
 
+    class Twice:
+        def tagged(self, row: Record, scores: Any) -> Any:
+            return super().tagged(replace(row, question=row.question * 2), scores)  # type: ignore[misc]
+
+    class Mixed(Twice, DPO):
+        pass
+
     rows = records(12)
     everything = [row.id for row in rows]
     assert encoded(Longer, rows, tmp_path, model=model) == everything
+    assert encoded(Mixed, rows, tmp_path, model=model) == everything
     assert encoded(PTrueTuned, rows, tmp_path, model=model) == everything
 
 
@@ -266,9 +274,9 @@ def test_no_record_has_more_tokens_than_its_bound(arch: str, tmp_path: Path) -> 
         for count in range(1, len(texts)):
             row = Record("a", question, sentences=tuple(Sentence(text, 1.0) for text in texts[:count]))
             completion = encoder.completion(texts[:count], [10] * count)
-            extent = extent_of(row)
-            assert len(encoder.prompt(question)) <= encoder.most_tokens(extent.question)
-            assert len(encoder.prompt(question)) + len(completion) <= encoder.most_tokens(*extent[:3])
+            size = size_of(row)
+            assert len(encoder.prompt(question)) <= encoder.most_tokens(size.question)
+            assert len(encoder.prompt(question)) + len(completion) <= encoder.most_tokens(*size[:3])
 
 
 # Settings of optimisers and schedules

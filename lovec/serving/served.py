@@ -60,7 +60,7 @@ class ServedModel(ABC):
         """Return what is said of confidences, by the mode of tagging, and by source where there are such."""
         notes: dict[str, str] = {mode: self.note(mode) for mode in MODES}
         if self.is_grounded:
-            notes[BY_SOURCE] = self.served.source_note()
+            notes |= {BY_SOURCE[mode]: self.served.source_note(mode) for mode in MODES}
         return notes
 
     def check_evidence(self, evidence: Sequence[str] | None) -> None:
@@ -267,7 +267,7 @@ class SessionModel(ServedModel):
 
     def _iterative(self) -> IterativeTagger:
         """Return what scores given texts."""
-        by_knowledge, by_source = map(self.served.calibration, (ITERATIVE, BY_SOURCE))
+        by_knowledge, by_source = map(self.served.calibration, (ITERATIVE, BY_SOURCE[ITERATIVE]))
         engine, encoder = self.session.engine, self.session.encoder
         return IterativeTagger(engine, encoder, "mean", calibration=by_knowledge, by_source=by_source)
 
@@ -292,7 +292,7 @@ class SessionModel(ServedModel):
     def _answer_job(self, response: AnswerResponse, part: int, put: Callable[[Any], None]) -> AnswerJob:
         """Return the job for one answer."""
         request, encoder = response.request, self.session.encoder
-        calibration = self.served.calibration(BY_SOURCE if request.evidence else FREE_FORM)
+        calibration = self.served.calibration(BY_SOURCE[FREE_FORM] if request.evidence else FREE_FORM)
         growing = GrowingAnswer(encoder, response.prompt, calibration, request.sampling.keeps_logps, request.stop)
         sampling = replace(request.sampling, watched=encoder.watched if growing.distributions else ())
         return AnswerJob(put, response.prompt, sampling, stream_key(request, part), growing.on_token, growing=growing)

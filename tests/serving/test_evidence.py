@@ -223,14 +223,16 @@ def test_calibrations_and_verdicts(session: Session, tmp_path: Path) -> None:
     rows = [replace(ASKED, id=f"r{at}", question=f"Who was {at}?") for at in range(20)]
     tagger = FreeFormTagger(session.engine, session.encoder, Sampling(200), "mean", True)
     made: dict[str, Any] = {}
-    for mode, tagged in (
-        ("iterative", TextTagger(session, max_new_tokens=200).answer_questions(rows)),
-        ("by source", tagger.tag(rows)),
+    for mode, share, tagged in (
+        ("iterative", 2, TextTagger(session, max_new_tokens=200).answer_questions(rows)),
+        ("free-form by source", 5, tagger.tag(rows)),
     ):
         labels = [
-            r.with_factuality([float((at + n) % 2) for at in range(len(r.sentences))]) for n, r in enumerate(tagged)
+            r.with_factuality([float((at + n) % share > 0) for at in range(len(r.sentences))])
+            for n, r in enumerate(tagged)
         ]
         made[mode] = calibrate(labels, adapter="-", base="tiny", mode=mode, draws=20)[0]
+    made["by source"] = replace(made["iterative"], mode="by source")
     deployed = replace(session, served=ServedConfidence(made))
     [record] = TextTagger(deployed, max_new_tokens=200).answer_questions([ASKED])
     file = tmp_path / "verdicts.jsonl"
@@ -241,7 +243,14 @@ def test_calibrations_and_verdicts(session: Session, tmp_path: Path) -> None:
         verdict = {"id": data["id"], "sentences": [{"index": 0, "factuality": 1}]}
         assert post(server, json.dumps(verdict).encode(), "/v1/labels")[0] == 200
         notes = json.loads(server.get("/v1/models"))["data"][0]["confidence"]
-    assert notes["by source"].startswith("By source: how well the evidence") and "calibrated" in notes["by source"]
+    for mode in ("by source", "free-form by source"):
+        assert notes[mode].startswith("By source: how well the evidence") and made[mode].describe() in notes[mode]
+    [written] = tagger.tag([ASKED])
+    assert [e["by_source"] for e in found] == [
+        None if s.score is None else pytest.approx(made["free-form by source"].confidence(s), abs=1e-5)
+        for s in written.sentences
+    ]
+    assert made["iterative"].map != made["free-form by source"].map
     [row] = map(json.loads, file.read_text().splitlines())
     assert (row["mode"], row["confidence"]) == ("iterative", found[0]["confidence"])  # by knowledge
 

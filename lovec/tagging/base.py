@@ -100,7 +100,7 @@ class DocumentTagger(ABC):
         """Return how the confidence by knowledge of a record is read.
 
         An answer that is written with evidence says by source how sure the model is. By knowledge it is a given text,
-        which is scored without the evidence once it is complete.
+        which is scored without the evidence.
 
         Args:
             record: a text, or the question of an answer.

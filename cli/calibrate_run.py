@@ -107,12 +107,19 @@ class CalibrateSettings:
 _KINDS: Mapping[str, str] = {
     ITERATIVE: "given texts (iterative tagging)",
     FREE_FORM: "answers of the model (free-form tagging)",
-    BY_SOURCE: "given texts with evidence (by source)",
+    BY_SOURCE[ITERATIVE]: "given texts with evidence (by source)",
+    BY_SOURCE[FREE_FORM]: "answers of the model with evidence (by source)",
 }
-_NO_RECORDS = (
-    "confidences by knowledge stay as they are: every labelled record has evidence, so its labels are by source",
-    "confidences by source stay as they are: no labelled record has evidence",
-)
+_NO_RECORDS: Mapping[str, str] = {
+    ITERATIVE: "confidences by knowledge stay as they are: every labelled record has evidence, so its labels are by "
+    "source",
+    BY_SOURCE[ITERATIVE]: "confidences by source stay as they are: no labelled record has evidence",
+}
+_WRITTEN: Mapping[str, tuple[str, str]] = {
+    FREE_FORM: ("answers that the model writes itself", "given texts"),
+    BY_SOURCE[FREE_FORM]: ("by source, answers that the model writes with evidence", "given texts with evidence"),
+}
+"""Answers that an oracle has to label, and what they take the map of otherwise."""
 
 
 def run(words: list[str]) -> None:
@@ -180,13 +187,18 @@ def _from_answers(parser: SignatureParser, options: Namespace, settings: Calibra
         kept = _earlier(adapter, session.provenance)
         made: dict[str, Calibration] = {}
         for mode in get_args(FittedMode):
-            own = [record for record in records if session.encoder.has_source(record) == (mode == BY_SOURCE)]
-            if not own and (records or mode == BY_SOURCE):
-                if session.encoder.grounding is not None and mode != FREE_FORM:
-                    remark(_NO_RECORDS[mode == BY_SOURCE])
+            sourced = mode in BY_SOURCE.values()
+            own = [record for record in records if session.encoder.has_source(record) == sourced]
+            if not own and (records or sourced):
+                if session.encoder.grounding is not None and mode in _NO_RECORDS:
+                    remark(_NO_RECORDS[mode])
                 continue
-            if (tagged := _tagged(session, own, oracle, mode, settings)) is None:
+            answers, texts = _WRITTEN.get(mode, ("", ""))
+            theirs = f"{answers} {'keep their earlier map' if mode in kept else f'get the map of {texts}'}"
+            if answers and (reason := _no_labels(session, oracle, mode)) is not None:
+                remark(f"{theirs}: {reason}")
                 continue
+            tagged = _answered(session, own, oracle, settings) if answers else _tagged(session, own, settings)
             try:
                 made[mode], fitted = calibrate(
                     tagged,
@@ -200,10 +212,9 @@ def _from_answers(parser: SignatureParser, options: Namespace, settings: Calibra
                     provenance=session.provenance,
                 )
             except LovecError as error:
-                if mode != FREE_FORM:
+                if not answers:
                     raise
-                theirs = "keep their earlier map" if FREE_FORM in kept else "get the map of given texts"
-                warn(f"answers that the model writes itself {theirs}: {error}")
+                warn(f"{theirs}: {error}")
                 continue
             _report(mode, made[mode], fitted)
         return write_calibrations(adapter, {**kept, **made})
@@ -344,36 +355,51 @@ def _own_recipe(source: Path) -> dict[str, Any]:
     return taken
 
 
-def _tagged(
-    session: Session, records: Sequence[Record], oracle: Oracle | None, mode: str, settings: CalibrateSettings
-) -> list[Record] | None:
-    """Return tagged and labelled records, or None where a mode cannot be labelled."""
-    engine, encoder = session.engine, session.encoder
-    likelihoods = any(name.startswith("logp") for name in settings.features or ())
-    if mode != FREE_FORM:
-        given = [untag(record, encoder.tags)[0].statements() for record in records if record.sentences]
-        remark(f"{counted(len(given), 'labelled answer is', 'labelled answers are')} tagged")
-        if (found := scoring_difference(engine, encoder, given)) is not None:
-            remark(found.describe())
-            if found.is_large:
-                warn(found.advice("--scoring"))
-        return IterativeTagger(engine, encoder, "mean", likelihoods=likelihoods).tag(given)
+def _no_labels(session: Session, oracle: Oracle | None, mode: str) -> str | None:
+    """Return why nobody can label answers that the model writes; None where the oracle can."""
     if oracle is None:
-        remark("answers that the model writes itself get the map of given texts: there is no oracle to label them")
-        return None
+        return "there is no oracle to label them"
+    if mode == BY_SOURCE[FREE_FORM] and not getattr(oracle, "reads_evidence", False):
+        return f"{type(oracle).__name__} says what is true, and not what evidence supports"
+    if hasattr(oracle, "attach") and session.policy is None:
+        return "their judge needs the policy in this process (--engine transformers)"
+    return None
+
+
+def _likelihoods(settings: CalibrateSettings) -> bool:
+    return any(name.startswith("logp") for name in settings.features or ())
+
+
+def _tagged(session: Session, records: Sequence[Record], settings: CalibrateSettings) -> list[Record]:
+    """Return labelled answers, tagged as given texts."""
+    engine, encoder = session.engine, session.encoder
+    given = [untag(record, encoder.tags)[0].statements() for record in records if record.sentences]
+    remark(f"{counted(len(given), 'labelled answer is', 'labelled answers are')} tagged")
+    if (found := scoring_difference(engine, encoder, given)) is not None:
+        remark(found.describe())
+        if found.is_large:
+            warn(found.advice("--scoring"))
+    return IterativeTagger(engine, encoder, "mean", likelihoods=_likelihoods(settings)).tag(given)
+
+
+def _answered(
+    session: Session, records: Sequence[Record], oracle: Oracle | None, settings: CalibrateSettings
+) -> list[Record]:
+    """Return what the model answers to the questions of records, with their evidence, and how the oracle labels it."""
+    assert oracle is not None
     if (attach := getattr(oracle, "attach", None)) is not None:
-        if session.policy is None:
-            remark(
-                "answers that the model writes itself get the map of given texts: their judge needs the policy in this "
-                "process (--engine transformers)"
-            )
-            return None
-        attach(session.policy, encoder)
-    remark(f"{counted(len(records), 'question is', 'questions are')} answered, and the answers labelled")
-    sampling = Sampling(settings.max_new_tokens)
-    answers = FreeFormTagger(engine, encoder, sampling, "mean", distributions=True, likelihoods=likelihoods).tag(
-        [Record(record.id, record.question, record.evidence, meta=record.meta) for record in records]
+        attach(session.policy, session.encoder)
+    evidence = " with evidence" if any(map(session.encoder.has_source, records)) else ""
+    remark(f"{counted(len(records), 'question is', 'questions are')} answered{evidence}, and the answers labelled")
+    tagger = FreeFormTagger(
+        session.engine,
+        session.encoder,
+        Sampling(settings.max_new_tokens),
+        "mean",
+        distributions=True,
+        likelihoods=_likelihoods(settings),
     )
+    answers = tagger.tag([Record(record.id, record.question, record.evidence, meta=record.meta) for record in records])
     rated = checked_ratings(oracle, answers)
     return [record.with_factuality(row) for record, row in zip(answers, rated, strict=True)]
 

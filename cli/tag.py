@@ -211,7 +211,7 @@ class TagCommand:
                 "--keep_factual has one threshold for answers that are written with evidence and another for those "
                 "without, and the questions are of both kinds; have them answered in two runs"
             )
-        for line in tagger.notes(modes, self._is_sourced(tagger)):
+        for line in tagger.notes(modes, self.mode if self._is_sourced(tagger) else None):
             remark(line)
         if (promise := tagger.promise(modes[0])) is not None:
             remark(promise)
@@ -413,7 +413,8 @@ class TagCommand:
         adapter = f", adapter {_last_parts(tagger.adapter)}" if tagger.adapter else ""
         records = list(tagged)  # the summary comes first
         modes, sourced = self._read_modes(tagger), self._is_sourced(tagger)
-        notes = [self.tally.summary(), f"Model: {_last_parts(tagger.model)}{adapter}.", *tagger.notes(modes, sourced)]
+        notes = [self.tally.summary(), f"Model: {_last_parts(tagger.model)}{adapter}."]
+        notes += tagger.notes(modes, self.mode if sourced else None)
         revise, share = self.options.revise, self.options.keep_factual
         what = "worded as uncertain" if revise == "hedge" else "left out"
         notes += [f"Sentences {limit} are {what}."] if limit is not None else []

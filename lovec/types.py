@@ -422,7 +422,10 @@ def token_scorer(engine: Engine) -> TokenScorer:
 
 
 class Oracle(Protocol):
-    """Says how true sentences are."""
+    """Says how true sentences are.
+
+    One whose class has a true ``reads_evidence`` says how well the evidence supports them, where a record has some.
+    """
 
     def rate(self, records: Sequence[Record]) -> list[list[float | None]]:
         """Factuality in [0, 1] or None for every sentence of every record, aligned with ``record.sentences``."""
@@ -536,10 +539,11 @@ FREE_FORM: Mode = "free-form"
 MODES = (ITERATIVE, FREE_FORM)
 """Ways to tag: "iterative" scores a given text sentence by sentence, "free-form" writes text and scores together."""
 
-FittedMode: TypeAlias = Literal["iterative", "free-form", "by source"]
-"""What a calibration is fitted to: confidences of a way to tag, or those by the source of given texts."""
+FittedMode: TypeAlias = Literal["iterative", "free-form", "by source", "free-form by source"]
+"""What a calibration is fitted to: the confidences of a way to tag, or those by source of one."""
 
-BY_SOURCE: FittedMode = "by source"
+BY_SOURCE: Mapping[str, FittedMode] = {ITERATIVE: "by source", FREE_FORM: "free-form by source"}
+"""By the way to tag, what its confidences by source are called."""
 
 Kind: TypeAlias = Literal["method", "baseline", "constant", "recalibrated", "hybrid", "ablation", "variation"]
 """What a row of results measures: a trained method, a baseline, the best constant score, a method's confidences after

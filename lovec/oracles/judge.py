@@ -51,6 +51,8 @@ class SelfJudge(Oracle):
         LovecError: an option is out of range.
     """
 
+    reads_evidence = True
+
     def __init__(
         self, readout: Readout = "stated", evidence_tokens: Count = 2048, engine: Engine | None = None
     ) -> None:

@@ -56,6 +56,8 @@ class OpenAIOracle(Asker, Oracle):
         LovecError: an option is out of range.
     """
 
+    reads_evidence = True
+
     def __init__(
         self,
         model: str,

@@ -15,6 +15,8 @@ class WorldOracle(Oracle):
         world: the world, or its name; its model is not needed and is not built.
     """
 
+    reads_evidence = True
+
     def __init__(self, world: EmbeddedWorld | str = "world") -> None:
         self.world = EmbeddedWorld(world) if isinstance(world, str) else world
 

@@ -95,10 +95,16 @@ class CompletionJob(Job):
         """Whether the completion ends with the token that it has paused at."""
         return False
 
+    def finish(self) -> bool:
+        """Take notice that no token follows; return whether something is left to be scored before the end."""
+        return False
+
 
 @dataclass(eq=False, kw_only=True)
 class AnswerJob(CompletionJob):
     """A completion that is a tagged answer: it hands over the answer's sentences, and at the end an ``AnswerEnd``.
+
+    What follows the last tag is handed over like a sentence, once ``finish`` was called.
 
     Attributes:
         growing: reads and scores its sentences.
@@ -111,17 +117,20 @@ class AnswerJob(CompletionJob):
         """Whether a stop has ended the answer."""
         return self.growing.stopped
 
+    def finish(self) -> bool:
+        """Take notice that no token follows, see ``GrowingAnswer.finish``."""
+        return self.growing.finish()
+
     def release(self, ids: Sequence[int], logps: Sequence[float]) -> None:
         """Hand over the sentences that are scored, see ``GrowingAnswer.release``."""
         for sentence in self.growing.release(ids, logps):
             self.put(sentence)
 
     def end(self, result: Any) -> None:
-        """Hand over the rest of the answer and its end, or an error."""
+        """Hand over the end of the answer, or an error."""
         if isinstance(result, Completion):
-            for sentence in self.growing.rest():
-                self.put(sentence)
-            result = AnswerEnd(result.finished or self.stopped, len(self.prompt), len(result.ids))
+            finished = result.finished or self.stopped
+            result = AnswerEnd(finished, len(self.prompt), len(result.ids), self.growing.problems)
         super().end(result)
 
 

@@ -198,7 +198,8 @@ async function request(mode, question, text, evidence) {
   if (!served) await readModel();
   const notes = served.confidence; // an answer that is written with a source is a given text by knowledge
   const note = notes[mode === "ask" && !evidence ? "free-form" : "iterative"];
-  $("note").textContent = evidence ? `${note} ${notes["by source"]}` : note;
+  const sourced = notes[mode === "ask" ? "free-form by source" : "by source"];
+  $("note").textContent = evidence ? `${note} ${sourced}` : note;
   const all = { stream: true, ...(evidence && { evidence }) };
   const ask = { ...all, messages: [{ role: "user", content: question }] };
   const [path, body] = mode === "ask" ? ["v1/chat/completions", ask] : ["v1/tag", { ...all, text, ...(question && { question }) }];

@@ -134,7 +134,7 @@ class Answer:
 class AnswerResponse(Response):
     """The response to a request for answers.
 
-    By knowledge, an answer that is written with evidence is a given text, which is scored when it is complete.
+    By knowledge, an answer that is written with evidence is a given text, which is scored while it grows.
 
     Args:
         request: the request.

@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, Any
 from lovec.encoding.grounding import UNGROUNDED, GroundedEncoder, encoder_of
 from lovec.serving.history import History
 from lovec.serving.inline import Inline
-from lovec.serving.jobs import AnswerEnd, AnswerJob, Job, StepsJob
+from lovec.serving.jobs import AnswerJob, Job, StepsJob
 from lovec.serving.pending import Pending
 from lovec.serving.responses import AnswerResponse, TextResponse
 from lovec.serving.wire import AnswerRequest, RequestRefused
 from lovec.taggers import IterativeTagger, Session
 from lovec.taggers.by_source import requests_by_both
-from lovec.taggers.freeform import GrowingAnswer, ScoredSpan
-from lovec.taggers.scoring import ScoredSentence
+from lovec.taggers.freeform import GrowingAnswer, WithoutSource
 from lovec.taggers.served_confidence import ServedConfidence
 from lovec.tagging import with_unknown_words
 from lovec.tags import TagFormat
@@ -60,7 +59,7 @@ class ServedModel(ABC):
         """Return what is said of confidences, by the mode of tagging, and by source where there are such."""
         notes: dict[str, str] = {mode: self.note(mode) for mode in MODES}
         if self.is_grounded:
-            notes[BY_SOURCE] = self.served.source_note()
+            notes |= {BY_SOURCE[mode]: self.served.source_note(mode) for mode in MODES}
         return notes
 
     def check_evidence(self, evidence: Sequence[str] | None) -> None:
@@ -218,56 +217,11 @@ class SessionModel(ServedModel):
 
     def _answer_jobs(self, response: AnswerResponse, pending: Pending) -> list[AnswerJob]:
         """Return the jobs for the answers to a prompt."""
-
-        def job(part: int) -> AnswerJob:
-            put: Callable[[Any], None] = partial(pending.put, part)
-            if response.request.evidence:
-                put = self._put_by_both(response, pending, put)
-            return self._answer_job(response, part, put)
-
-        return list(map(job, range(response.parts)))
-
-    def _put_by_both(
-        self, response: AnswerResponse, pending: Pending, put: Callable[[Any], None]
-    ) -> Callable[[Any], None]:
-        """Return what takes an answer that is written with evidence, and hands it over with both confidences.
-
-        What is handed in has the confidences by source. When the answer is complete its sentences are scored without
-        the evidence, as those of a given text, and each is handed over once it is.
-
-        Args:
-            response: the response that the answer is part of.
-            pending: gets the job that scores them.
-            put: takes what is handed over.
-        """
-        spans: list[ScoredSpan] = []
-
-        def put_scored(end: AnswerEnd, item: Any) -> None:
-            if isinstance(item, ScoredSentence):
-                span, sourced = spans[item.at]
-                put(ScoredSpan(span, replace(item.sentence, by_source=sourced.confidence)))
-            elif isinstance(item, Record):
-                put(end._replace(problems=[*end.problems, *item.meta.get("problems", ())]))
-            else:
-                put(item)
-
-        def put_written(item: Any) -> None:
-            if isinstance(item, ScoredSpan):
-                spans.append(item)
-            elif isinstance(item, AnswerEnd) and spans:
-                record = Record("an answer", "", sentences=tuple(span.sentence for span in spans))
-                prompt = response.history.prompt(self.session.encoder)
-                job = StepsJob(partial(put_scored, item), self._iterative().requests([record], [prompt]))
-                self.worker.submit(job, accepted=True)
-                pending.add([job])
-            else:
-                put(item)
-
-        return put_written
+        return [self._answer_job(response, part, partial(pending.put, part)) for part in range(response.parts)]
 
     def _iterative(self) -> IterativeTagger:
         """Return what scores given texts."""
-        by_knowledge, by_source = map(self.served.calibration, (ITERATIVE, BY_SOURCE))
+        by_knowledge, by_source = map(self.served.calibration, (ITERATIVE, BY_SOURCE[ITERATIVE]))
         engine, encoder = self.session.engine, self.session.encoder
         return IterativeTagger(engine, encoder, "mean", calibration=by_knowledge, by_source=by_source)
 
@@ -292,8 +246,13 @@ class SessionModel(ServedModel):
     def _answer_job(self, response: AnswerResponse, part: int, put: Callable[[Any], None]) -> AnswerJob:
         """Return the job for one answer."""
         request, encoder = response.request, self.session.encoder
-        calibration = self.served.calibration(BY_SOURCE if request.evidence else FREE_FORM)
-        growing = GrowingAnswer(encoder, response.prompt, calibration, request.sampling.keeps_logps, request.stop)
+        calibration = self.served.calibration(BY_SOURCE[FREE_FORM] if request.evidence else FREE_FORM)
+        without_source = None
+        if request.evidence:
+            by_knowledge = self.served.calibration(ITERATIVE)
+            without_source = WithoutSource(partial(response.history.prompt, encoder), by_knowledge)
+        reading = calibration, request.sampling.keeps_logps, request.stop, without_source
+        growing = GrowingAnswer(encoder, response.prompt, *reading)
         sampling = replace(request.sampling, watched=encoder.watched if growing.distributions else ())
         return AnswerJob(put, response.prompt, sampling, stream_key(request, part), growing.on_token, growing=growing)
 

@@ -14,6 +14,7 @@ from lovec.engines.completions import CompletionClient, ServerReply, read_models
 from lovec.serving.jobs import AnswerJob, Job, StepsJob
 from lovec.serving.tasks import TaskWorker
 from lovec.serving.wire import RequestRefused
+from lovec.taggers.freeform import Due
 from lovec.taggers.scoring import ScoreRequest
 from lovec.types import Completion, LovecError, TokenScores
 
@@ -141,7 +142,7 @@ class StreamWorker(TaskWorker):
         return RequestRefused(UNREACHABLE, status=502)
 
     async def _write(self, job: AnswerJob) -> Completion:
-        """Return an answer, whose sentences are scored and handed over while it is written."""
+        """Return an answer, whose sentences are scored and handed over while it is written, or at its end."""
         growing = job.growing
         [row] = sample_rows([job.prompt], job.sampling, [job.key], None, self.client.context_length)
         options = row.vllm_options(job.sampling, self.stop_ids)
@@ -160,16 +161,25 @@ class StreamWorker(TaskWorker):
                 await self.client.stream(row.ids, reply, on_token, **options, stream_interval=STREAM_INTERVAL)
         except ExceptionGroup as group:
             raise group.exceptions[0] from None
+        if job.finish():
+            await self._score(job, reply)
         return reply.completion(self.stop_ids, job.sampling)
 
     async def _score(self, job: AnswerJob, reply: ServerReply) -> None:
         """Score the sentences of an answer that are complete, and hand each over."""
         growing = job.growing
         while growing.is_pending:
-            context = growing.next_context(self.client.context_length, reply.ids, reply.candidates)
-            if context is not None:
-                growing.advance(await self.scores.score(context, growing.steps_behind(context)))
+            due = growing.due(self.client.context_length, reply.ids, reply.candidates)
+            for one, scores in zip(due, await asyncio.gather(*map(self._scores_of, due)), strict=True):
+                growing.take(one, scores)
             job.release(reply.ids, reply.logps)
+
+    async def _scores_of(self, due: Due) -> TokenScores:
+        """Return the scores of a context of an answer."""
+        if due.start is None:
+            return TokenScores((), choices=tuple(await self.scores.score(due.context, due.written)))
+        [found] = await self.client.token_logps([due.context], [due.start], self.tree)
+        return found
 
     async def _score_text(self, job: StepsJob) -> None:
         """Do a job in steps."""

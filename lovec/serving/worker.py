@@ -12,8 +12,8 @@ from dataclasses import replace
 from itertools import count
 
 from lovec.serving.jobs import AnswerJob, CompletionJob, Job, StepsJob, queue_full, shutting_down
-from lovec.taggers.freeform import GrowingAnswer
-from lovec.taggers.scoring import computed
+from lovec.taggers.freeform import Due, GrowingAnswer
+from lovec.taggers.scoring import ScoreRequest, computed
 from lovec.types import Completion, Engine, LovecError
 
 log = logging.getLogger(__name__)
@@ -39,8 +39,8 @@ class EngineWorker:
         engine: samples; nothing else may use it meanwhile.
         stop_ids: ids that end a completion.
         max_waiting: the most jobs that may wait.
-        on_paused: called in the worker's thread with the jobs of a batch that have paused, those that have reached
-            their token limit with their last token included; it may use the engine.
+        on_paused: called in the worker's thread with the jobs of a batch that have paused, and those that end and have
+            something left to be scored; it may use the engine.
         choices: token ids of every score behind the contexts of jobs in steps.
 
     Attributes:
@@ -228,10 +228,16 @@ class EngineWorker:
         for job, (completion,) in zip(jobs, completions, strict=True):
             job.logps += completion.logps
             job.watched += completion.watched
-        if paused:
-            self.on_paused([job for job in jobs if job in paused])
+        going_on = {
+            job
+            for job, (completion,) in zip(jobs, completions, strict=True)
+            if job in paused and not completion.finished and not job.stopped and self._has_room(job)
+        }
+        left = {job for job in jobs if job not in going_on and job.finish()}
+        if due := [job for job in jobs if job in paused or job in left]:
+            self.on_paused(due)
         for job, (completion,) in zip(jobs, completions, strict=True):
-            if job in paused and not completion.finished and not job.stopped and self._has_room(job):
+            if job in going_on:
                 with self._changed:
                     job.turn = next(self._turns)
                     self._paused.append(job)
@@ -258,22 +264,29 @@ def score_answers(engine: Engine, jobs: Sequence[CompletionJob]) -> None:
 
     The context of a sentence is the one that free-form tagging scores it in: its text and the scores that the model
     itself wrote before it, encoded as in iterative tagging. Sentences whose scores are known from writing them are not
-    scored again.
+    scored again. Those of an answer that is written with a source are scored without it, too.
 
     Args:
         engine: scores contexts.
-        jobs: answers of one model that have paused; the sentences of those that nobody waits for are left out.
+        jobs: answers of one model that have paused or ended; the sentences of those that nobody waits for are left out.
     """
     waited_for = [job for job in jobs if isinstance(job, AnswerJob) and not job.cancelled.is_set()]
     room = engine.context_length
 
-    def contexts_due() -> list[tuple[GrowingAnswer, list[int]]]:
-        contexts = ((job.growing, job.growing.next_context(room, job.ids, job.watched)) for job in waited_for)
-        return [(answer, context) for answer, context in contexts if context is not None]
+    def contexts_due() -> list[tuple[GrowingAnswer, Due]]:
+        return [(job.growing, due) for job in waited_for for due in job.growing.due(room, job.ids, job.watched)]
 
-    while due := contexts_due():
-        choices = due[0][0].encoder.choices
-        for (answer, _), logps in zip(due, engine.score([context for _, context in due], choices), strict=True):
-            answer.advance(logps)
+    choices: Sequence[Sequence[int]] = ()
+    while together := contexts_due():
+        choices = together[0][0].encoder.choices
+        for asks_tokens in (False, True):  # those without tokens are cheaper
+            part = [(answer, due) for answer, due in together if (due.start is not None) == asks_tokens]
+            if part:
+                starts = [due.start for _, due in part if due.start is not None]
+                request = ScoreRequest([due.context for _, due in part], starts or None)
+                for (answer, due), scores in zip(part, computed(request, engine, choices), strict=True):
+                    answer.take(due, scores)
+    if choices and all(job.growing.is_finished for job in waited_for):  # no answer of the batch goes on
+        engine.score([], choices)  # frees what the engine kept
     for job in waited_for:
         job.release(job.ids, job.logps)

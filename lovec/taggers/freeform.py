@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import chain, repeat, takewhile
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -12,7 +13,16 @@ from lovec.core.settings import checked
 from lovec.core.stopwatch import Stopwatch
 from lovec.encoding import Encoder
 from lovec.encoding.written import Steps
-from lovec.taggers.scoring import Passage, ScoredSentence, Step, Tagged, items_of, read_out, score_passages
+from lovec.taggers.scoring import (
+    Passage,
+    ScoredSentence,
+    Step,
+    Tagged,
+    items_of,
+    most_probable,
+    read_out,
+    score_passages,
+)
 from lovec.tags import TagFormat, TaggedSentence, TaggedText, parse
 from lovec.types import (
     Completion,
@@ -24,6 +34,7 @@ from lovec.types import (
     Sampling,
     Scale,
     Sentence,
+    TokenScores,
     token_scorer,
 )
 
@@ -353,6 +364,63 @@ class ScoredSpan(NamedTuple):
     sentence: Sentence
 
 
+class Due(NamedTuple):
+    """A context of an answer, whose scores are to be computed.
+
+    Attributes:
+        passage: what it is the context of.
+        context: token ids, up to where a score begins.
+        start: index of the first token whose log-probability is asked for, too; None asks for none.
+    """
+
+    passage: Passage
+    context: list[int]
+    start: int | None = None
+
+    @property
+    def written(self) -> Steps:
+        """What the model wrote behind the context, see ``Passage.steps_behind``."""
+        return self.passage.steps_behind(self.context)
+
+
+@dataclass(eq=False)
+class WithoutSource:
+    """An answer that is written with a source, as a given text that is scored without it while it grows.
+
+    Attributes:
+        prompt: returns the token ids of the prompt without the source; called where the answer is scored.
+        calibration: makes the confidence of what was read; None leaves the mean readout.
+        steps: the sentences of the answer so far.
+    """
+
+    prompt: Callable[[], Sequence[int]]
+    calibration: Calibration | None = None
+    steps: list[Step] = field(default_factory=list, init=False)
+
+    @cached_property
+    def passage(self) -> Passage:
+        """What is scored."""
+        return Passage("answer", self.prompt(), self.steps)
+
+    @property
+    def likelihoods(self) -> bool:
+        """Whether sentences get the log-probabilities of their tokens."""
+        return self.calibration is not None and self.calibration.needs_token_logps
+
+    def read(self, sentence: Sentence, at: int, scale: Scale) -> Sentence:
+        """Return a sentence with what is known of it without the source, and ``by_source`` with its confidence so far.
+
+        Args:
+            sentence: as it was written with the source.
+            at: its place among the sentences.
+            scale: the scale of the scores.
+        """
+        logps, token_logps = self.passage.logps[at], self.passage.token_logps[at]
+        score = None if logps is None else most_probable(logps)
+        known = read_out(sentence, score, logps, token_logps, scale, "mean", self.calibration)
+        return replace(known, by_source=sentence.confidence)
+
+
 @dataclass(eq=False)
 class GrowingAnswer:
     """An answer that is written token by token.
@@ -366,6 +434,7 @@ class GrowingAnswer:
         keeps_logps: whether the log-probabilities of the tokens are those of the model (``Sampling.keeps_logps``), not
             of another distribution that is drawn from.
         stops: texts that end the answer, see ``TextReader``.
+        without_source: what is known of an answer that is written with a source; its sentences get both confidences.
         distributions: whether sentences get the distribution over all scores: not where no confidence needs it.
     """
 
@@ -374,11 +443,13 @@ class GrowingAnswer:
     calibration: Calibration | None = None
     keeps_logps: bool = True
     stops: Sequence[str] = ()
+    without_source: WithoutSource | None = None
     distributions: bool = field(init=False)
     _reader: AnswerReader = field(init=False)
     _passage: Passage = field(init=False)
     _steps: list[Step] = field(default_factory=list, init=False)
     _spans: list[TaggedSentence] = field(default_factory=list, init=False)
+    _tagged: int | None = field(default=None, init=False)  # sentences before the rest of a finished answer
 
     def __post_init__(self) -> None:
         self.distributions = self.calibration is None or self.calibration.needs_distribution
@@ -396,6 +467,11 @@ class GrowingAnswer:
         return self.keeps_logps and self.calibration is not None and self.calibration.needs_token_logps
 
     @property
+    def is_finished(self) -> bool:
+        """Whether ``finish`` was called."""
+        return self._tagged is not None
+
+    @property
     def is_pending(self) -> bool:
         """Whether it has sentences that were not handed over."""
         return bool(self._spans)
@@ -403,15 +479,19 @@ class GrowingAnswer:
     def on_token(self, token: int) -> bool:
         """Add a token, and return whether the answer can go on: not where it has a sentence to be scored, or stops."""
         for span in self._reader.on_token(token):
-            self._spans.append(span)
             scored = self.distributions and span.score is not None
-            self._steps.append(Step(span.text, score=span.score) if scored else Step(span.raw, literal=True))
+            self._add(span, Step(span.text, score=span.score) if scored else Step(span.raw, literal=True))
         return not (self._spans or self.stopped)
 
-    def next_context(
-        self, room: int | None, ids: Sequence[int], watched: Sequence[Mapping[int, float]]
-    ) -> list[int] | None:
-        """Return the context of the next sentence to score, see ``Passage.next_context``.
+    def finish(self) -> bool:
+        """Add what follows the sentences so far, up to a stop, and return whether any were not handed over."""
+        self._tagged = len(self._steps)
+        for span in self._reader.ending():
+            self._add(span, Step(span.raw, literal=True))
+        return self.is_pending
+
+    def due(self, room: int | None, ids: Sequence[int], watched: Sequence[Mapping[int, float]]) -> list[Due]:
+        """Return the contexts that are to be scored next, which do not depend on each other; none at the end.
 
         Args:
             room: length of the model's context in tokens; None is no limit.
@@ -419,15 +499,16 @@ class GrowingAnswer:
             watched: log-probabilities in their places, see ``Completion.watched``.
         """
         self._passage.ids, self._passage.watched = ids, watched
-        return self._passage.next_context(self.encoder, "scores", room)
+        passages = [self._passage, *([] if self.without_source is None else [self.without_source.passage])]
+        found = []
+        for passage in passages:
+            if (context := passage.next_context(self.encoder, "scores", room)) is not None:
+                found.append(Due(passage, context, passage.start(context) if self._asks_tokens(passage) else None))
+        return found
 
-    def steps_behind(self, context: Sequence[int]) -> Steps:
-        """Return what is written behind a context, see ``Passage.steps_behind``."""
-        return self._passage.steps_behind(context)
-
-    def advance(self, logps: list[float]) -> None:
-        """Store the log-probabilities of that sentence's scores."""
-        self._passage.advance(self.encoder, "scores", logps)
+    def take(self, due: Due, scores: TokenScores) -> None:
+        """Store what was computed for a context."""
+        due.passage.take(self.encoder, "scores", scores, self._asks_tokens(due.passage))
 
     def release(self, ids: Sequence[int], logps: Sequence[float]) -> list[ScoredSpan]:
         """Return the sentences that are scored, and those between them that have no score, once.
@@ -437,23 +518,39 @@ class GrowingAnswer:
             logps: their log-probabilities.
         """
         first, done = len(self._steps) - len(self._spans), len(self._passage.logps)
+        if self.without_source is not None and self._spans:
+            done = min(done, len(self.without_source.passage.logps))
         spans, self._spans = self._spans[: done - first], self._spans[done - first :]
-        tokens: list[tuple[float, ...] | None] = [None] * len(spans)
+        tokens: list[tuple[float, ...] | None] = []
         if self.likelihoods:
             text = parse(self.encoder.written(ids), self.encoder.tags)
-            places = sentence_spans(text, ids, self.encoder)[first:done]
+            places = sentence_spans(text, ids, self.encoder)[first : done if self._tagged is None else self._tagged]
             tokens = [None if place is None else tuple(logps[place]) for place in places]
-        return list(map(self._scored, spans, self._passage.logps[first:], tokens))
+        known = chain(tokens, repeat(None))  # what is not tagged has none
+        return list(map(self._scored, range(first, done), spans, self._passage.logps[first:], known))
 
-    def rest(self) -> list[ScoredSpan]:
-        """Return what follows the spans that were handed over, up to a stop; for the end of the answer."""
-        return list(map(self._scored, self._reader.ending()))
+    @property
+    def problems(self) -> Sequence[str]:
+        """What is wrong with its sentences without the source."""
+        return [] if self.without_source is None or not self._steps else self.without_source.passage.problems
+
+    def _add(self, span: TaggedSentence, step: Step) -> None:
+        self._spans.append(span)
+        self._steps.append(step)
+        if self.without_source is not None:
+            self.without_source.steps.append(Step(read_sentence(span, self.encoder.scale).text))
+
+    def _asks_tokens(self, passage: Passage) -> bool:
+        return passage is not self._passage and self.without_source is not None and self.without_source.likelihoods
 
     def _scored(
-        self, span: TaggedSentence, logps: list[float] | None = None, token_logps: tuple[float, ...] | None = None
+        self, at: int, span: TaggedSentence, logps: list[float] | None, token_logps: tuple[float, ...] | None
     ) -> ScoredSpan:
-        sentence, scale = read_sentence(span, self.encoder.scale), self.encoder.scale
-        return ScoredSpan(span, read_out(sentence, span.score, logps, token_logps, scale, "mean", self.calibration))
+        scale = self.encoder.scale
+        sentence = read_sentence(span, scale)
+        sentence = read_out(sentence, span.score, logps, token_logps, scale, "mean", self.calibration)
+        known = self.without_source
+        return ScoredSpan(span, sentence if known is None else known.read(sentence, at, scale))
 
 
 def _token_callback(encoder: Encoder, numbers: Sequence[int], on_written: OnWritten) -> OnToken:

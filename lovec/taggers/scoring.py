@@ -194,6 +194,22 @@ class Passage:
             self._begin, self._past = at, []
         self._past += self._ids(at, at == self._begin, encoder, history)
 
+    def start(self, context: Sequence[int]) -> int:
+        """Return the index of the first token of the sentence that a context ends with, see ``next_context``."""
+        return len(context) - len(self._head)
+
+    def take(self, encoder: Encoder, history: History, scores: TokenScores, likelihoods: bool) -> None:
+        """Store what was computed for the last context, see ``advance``.
+
+        Args:
+            encoder: encodes the steps.
+            history: as for ``next_context``.
+            scores: of the choices, and where ``likelihoods`` of the tokens from ``start`` on.
+            likelihoods: whether the log-probabilities of the sentence's tokens are stored, too.
+        """
+        tokens = scores.logps[: encoder.sentence_tokens(self._head)] if likelihoods else None
+        self.advance(encoder, history, list(scores.choices), tokens)
+
     def _cut(self, encoder: Encoder, history: History, most: int) -> None:
         """Let the oldest steps leave the context; those that stay have at most ``most`` tokens."""
         at = begin = len(self.logps)
@@ -310,12 +326,11 @@ def score_requests(
         for start in range(0, len(order), rows):
             group = order[start : start + rows]
             while due := [(p, ids) for p in group if (ids := p.next_context(encoder, history, room)) is not None]:
-                starts = [len(ids) - len(passage._head) for passage, ids in due] if likelihoods else None
+                starts = [passage.start(ids) for passage, ids in due] if likelihoods else None
                 results = yield ScoreRequest([ids for _, ids in due], starts, [passage for passage, _ in due])
                 assert results is not None
                 for (passage, _), found in zip(due, results, strict=True):
-                    tokens = found.logps[: encoder.sentence_tokens(passage._head)] if likelihoods else None
-                    passage.advance(encoder, history, list(found.choices), tokens)
+                    passage.take(encoder, history, found, likelihoods)
                 scoring.advance(len(due))
     if long := [passage.name for passage in order if passage.problems]:
         log.warning(

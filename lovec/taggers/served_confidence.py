@@ -43,6 +43,13 @@ def renamed_threshold(min_score: Any, scale: Scale, written: str) -> LovecError:
 DEPLOYED = "deployed"
 """Readout of result rows whose confidences are those that users get."""
 
+_OTHER: Mapping[str, str] = {
+    a: b
+    for one, two in ((ITERATIVE, FREE_FORM), (BY_SOURCE[ITERATIVE], BY_SOURCE[FREE_FORM]))
+    for a, b in ((one, two), (two, one))
+}
+"""Whose calibration takes the place of one that is missing."""
+
 UNCALIBRATED = "Confidence: mean of the score distribution, not calibrated."
 """What is said of confidences that no map has calibrated."""
 
@@ -52,9 +59,10 @@ class ServedConfidence:
     """What becomes of the confidence that a tagger reads from the distribution over scores.
 
     Attributes:
-        calibrations: by the mode of tagging that they were fitted to, "iterative" or "free-form". A mode without one
-            takes that of the other; without any, the confidence stays as the tagger has read it. "by source" is that of
-            records whose prompt has their evidence; nothing takes its place.
+        calibrations: by what they were fitted to: the mode of tagging, "iterative" or "free-form", and for records
+            whose prompt has their evidence "by source" and "free-form by source". Where one is missing, that of the
+            other mode takes its place, but none by source that of one by knowledge, nor the other way round; without
+            any, the confidence stays as the tagger has read it.
         kinds: the guarantees for each kind of questions by itself, by the kind; of free-form tagging.
     """
 
@@ -123,16 +131,13 @@ class ServedConfidence:
         return cls({mode: fitted}, kinds)
 
     def calibration(self, mode: str) -> Calibration | None:
-        """Return the calibration for a mode of tagging; None without any."""
-        if mode == BY_SOURCE:
-            return self.calibrations.get(mode)
-        other = FREE_FORM if mode == ITERATIVE else ITERATIVE
-        return self.calibrations.get(mode) or self.calibrations.get(other)
+        """Return the calibration for a mode of tagging, or for its confidences by source; None without any."""
+        return self.calibrations.get(mode) or self.calibrations.get(_OTHER[mode])
 
     def needs_likelihoods(self, mode: str) -> bool:
-        """Return whether a mode's map takes the log-probabilities of the sentences' own tokens."""
-        calibration = self.calibration(mode)
-        return calibration is not None and calibration.needs_token_logps
+        """Return whether a map of a mode takes the log-probabilities of the sentences' own tokens."""
+        used = self.calibration(mode), self.calibration(BY_SOURCE[mode])
+        return any(made is not None and made.needs_token_logps for made in used)
 
     def sentence(self, sentence: Sentence, mode: str) -> Sentence:
         """Return a tagged sentence with the confidence that users get; score and distribution stay.
@@ -146,8 +151,8 @@ class ServedConfidence:
 
     def record(self, record: Record, mode: str) -> Record:
         """Return a tagged record with the confidences that users get."""
-        if record.evidence and BY_SOURCE in self.calibrations:
-            mode = BY_SOURCE
+        if record.evidence and self.calibration(BY_SOURCE[mode]) is not None:
+            mode = BY_SOURCE[mode]
         if self.calibration(mode) is None:
             return record
         return replace(record, sentences=tuple(self.sentence(sentence, mode) for sentence in record.sentences))
@@ -240,10 +245,12 @@ class ServedConfidence:
             note += f", fitted to {calibration.mode} tagging"
         return f"{note[:1].upper()}{note[1:]}."
 
-    def source_note(self) -> str:
-        """Return one sentence that says what the confidences by source are."""
-        made = self.calibration(BY_SOURCE)
+    def source_note(self, mode: str) -> str:
+        """Return one sentence that says what the confidences by source of a mode are."""
+        made = self.calibration(BY_SOURCE[mode])
         what = "not calibrated" if made is None else made.describe()
+        if made is not None and made.mode != BY_SOURCE[mode]:
+            what += ", fitted to given texts" if mode == FREE_FORM else ", fitted to answers of the model"
         return f"By source: how well the evidence supports a sentence, by the same model; {what}."
 
 

@@ -100,7 +100,7 @@ class DocumentTagger(ABC):
         """Return how the confidence by knowledge of a record is read.
 
         An answer that is written with evidence says by source how sure the model is. By knowledge it is a given text,
-        which is scored without the evidence once it is complete.
+        which is scored without the evidence.
 
         Args:
             record: a text, or the question of an answer.
@@ -108,15 +108,15 @@ class DocumentTagger(ABC):
         """
         return ITERATIVE if mode == FREE_FORM and self.is_sourced(record) else mode
 
-    def notes(self, modes: Iterable[str], sourced: bool) -> list[str]:
+    def notes(self, modes: Iterable[str], sourced: str | None = None) -> list[str]:
         """Return what is said of confidences, in sentences.
 
         Args:
             modes: how those by knowledge were read.
-            sourced: whether there are some by source.
+            sourced: the mode of tagging whose confidences by source there are; None where there are none.
         """
         notes = dict.fromkeys(map(self.note, modes))
-        return [*notes, *([self.served.source_note()] if sourced else [])]
+        return [*notes, *([] if sourced is None else [self.served.source_note(sourced)])]
 
     def cost(self, records: Iterable[Record], mode: str) -> str | None:
         """Return in words what it takes to tag documents, before it is done; None where that is not known.

@@ -38,6 +38,7 @@ from lovec.types import (
     DEFAULT_SCALE,
     FREE_FORM,
     ITERATIVE,
+    MODES,
     STATEMENT,
     Engine,
     LovecError,
@@ -117,14 +118,14 @@ class TextTagger(SessionTagger):
             _warn_once(problem)
         engine, encoder = session.engine, session.encoder
         self.readout = readout
-        calibrations = {mode: self.served.calibration(mode) for mode in (ITERATIVE, FREE_FORM)}
-        by_source = self.served.calibration(BY_SOURCE)
+        calibrations = {mode: self.served.calibration(mode) for mode in MODES}
+        by_source = {mode: self.served.calibration(BY_SOURCE[mode]) for mode in MODES}
         self._iterative = IterativeTagger(
             engine,
             encoder,
             readout or "mean",
             calibration=calibrations[ITERATIVE],
-            by_source=by_source,
+            by_source=by_source[ITERATIVE],
         )
         self._free_form = FreeFormTagger(
             engine,
@@ -133,7 +134,7 @@ class TextTagger(SessionTagger):
             readout or "mean",
             distributions=True,
             calibration=calibrations[FREE_FORM],
-            by_source=by_source,
+            by_source=by_source[FREE_FORM],
         )
 
     def answer_questions(self, records: Sequence[Record]) -> list[Record]:
@@ -334,7 +335,7 @@ def tag(
     results = TaggedTexts(
         TaggedText(
             record_to_dict(record),
-            " ".join(tagger.notes([tagger.knowledge_mode(record, mode)], tagger.is_sourced(record))),
+            " ".join(tagger.notes([tagger.knowledge_mode(record, mode)], mode if tagger.is_sourced(record) else None)),
         )
         for record in tagged
     )

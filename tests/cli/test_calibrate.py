@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from commandline import CPU, error_of
 from safetensors.torch import load_file, save_file
-from tinyrun import WORDS, Rows, module, trainer
+from tinyrun import WORDS, Rows, grounded_adapter, module, trainer
 
 import lovec
 from lovec.calibration import read_calibrations, weights_digest
@@ -75,6 +75,19 @@ class Short:
 
     def rate(self, records: Sequence[Record]) -> list[list[float | None]]:
         return [[float(len(sentence.text) < 15) for sentence in record.sentences] for record in records]
+
+
+class Reads:
+    """Sentences are true if they have a word of the evidence, or are short where there is none."""
+
+    reads_evidence = True
+
+    def rate(self, records: Sequence[Record]) -> list[list[float | None]]:
+        return [[self.rating(record, sentence.text) for sentence in record.sentences] for record in records]
+
+    def rating(self, record: Record, text: str) -> float:
+        words = {*" ".join(record.evidence).lower().split()}
+        return float(not words.isdisjoint(text.split()) if words else len(text) < 15)
 '''
 
 
@@ -87,6 +100,11 @@ def labelled(n: int, seed: int = 0) -> list[Record]:
         sentences = tuple(Sentence(text, factuality=float(rng.random() < 0.7)) for text in texts)
         rows.append(Record(f"a{i}", f"Who is {rng.choice(WORDS)}?", answer=" ".join(texts), sentences=sentences))
     return rows
+
+
+def both_kinds() -> list[Record]:
+    """Answers with evidence and without."""
+    return [*labelled(30), *(replace(r, id=f"{r.id}/s", evidence=("Ada ran.",)) for r in labelled(20, seed=1))]
 
 
 @pytest.fixture
@@ -247,6 +265,48 @@ def test_answers_of_the_model_get_a_map_of_their_own(here: Path, run: Path, mode
     # A second calibration, of given texts only, leaves the map of answers as it is.
     assert calibrated() == 0
     assert read_calibrations(run / "adapter")["free-form"] == made["free-form"]
+
+
+@pytest.mark.parametrize("oracle", ["Reads", "Short"])
+def test_answers_with_evidence_get_a_map_of_their_own_by_source(
+    here: Path, model: str, tmp_path_factory: pytest.TempPathFactory, capsys: Any, oracle: str
+) -> None:
+    adapter = grounded_adapter(tmp_path_factory.mktemp("grounded"), model)
+    write_records("labels.jsonl", both_kinds())
+    write_parts(here, oracle)
+    engine = ["--engine", "my_parts.Writer", "--engine.model", model, "--model", model, "--device", "cpu"]
+    assert main(["calibrate", adapter, "--config", "recipe.yaml", *engine]) == 0
+    printed = capsys.readouterr()
+    given = ["iterative", "free-form", "by source"]
+    made = read_calibrations(adapter)
+    ask = ["tag", "--ask", "Who was Ada?", "--adapter", adapter, *engine, "--evidence", "source.txt"]
+    Path("source.txt").write_text("Ada ran.")
+    assert main([*ask, "--format", "jsonl", "--raw"]) == 0
+    raw = json.loads(capsys.readouterr().out)["sentences"]
+    assert main([*ask, "--format", "jsonl"]) == 0
+    answer = capsys.readouterr()
+    if oracle == "Short":  # it does not say what evidence supports
+        assert list(made) == given
+        said = "by source, answers that the model writes with evidence get the map of given texts with evidence: Short"
+        assert said in printed.err and ", fitted to given texts." in answer.err
+        used = made["by source"]
+    else:
+        assert list(made) == [*given, "free-form by source"]
+        assert "answers of the model with evidence (by source)" in printed.out
+        used = made["free-form by source"]
+        assert used.fitted.passages == 20 != made["free-form"].fitted.passages
+        assert used.map != made["by source"].map and "fitted to given texts" not in answer.err
+    for now, before in zip(json.loads(answer.out)["sentences"], raw, strict=True):
+        assert now["by_source"] == pytest.approx(float(used.map([before["by_source"]])[0]), abs=1e-6)
+        assert now["confidence"] == pytest.approx(float(made["iterative"].map([before["confidence"]])[0]), abs=1e-6)
+    # Given texts alone leave the map of answers as it is, which is said.
+    assert main(["calibrate", adapter, "--data", "labels.jsonl", "--model", model, "--device", "cpu"]) == 0
+    again = read_calibrations(adapter)
+    assert again.get("free-form by source") == made.get("free-form by source")
+    kept = "keep their earlier map" if oracle == "Reads" else "get the map of given texts with evidence"
+    assert (
+        f"by source, answers that the model writes with evidence {kept}: there is no oracle" in capsys.readouterr().err
+    )
 
 
 def test_several_features_are_mapped_together(run: Path, capsys: Any) -> None:
@@ -457,8 +517,7 @@ def test_a_grounded_adapter_gets_a_map_for_each_kind_of_confidence(
     policy = PolicyConfig(model=model, lora_r=4, lora_alpha=8, grounded=True)
     trainer(tmp_path / "run", max_steps=1).fit(module(SFT, model, policy=policy), Rows())
     adapter = str(tmp_path / "run" / "adapter")
-    sourced = [replace(r, id=f"{r.id}/s", evidence=("Ada ran.",)) for r in labelled(20, seed=1)]
-    write_records("both.jsonl", [*labelled(30), *sourced])
+    write_records("both.jsonl", both_kinds())
     assert main(["calibrate", adapter, "--data", "both.jsonl", "--model", model, "--device", "cpu"]) == 0
     assert "given texts with evidence (by source)" in capsys.readouterr().out
     found = read_calibrations(adapter)
@@ -472,7 +531,7 @@ def test_a_grounded_adapter_gets_a_map_for_each_kind_of_confidence(
             assert sentence[name] == pytest.approx(float(found[mode].map([before[name]])[0]), abs=1e-6)
     assert ServedConfidence({"iterative": found["iterative"]}).calibration("by source") is None  # it is of other scores
     # What has no labels stays as it is, and a line says so.
-    write_records("sourced.jsonl", sourced)
+    write_records("sourced.jsonl", [record for record in both_kinds() if record.evidence])
     Path(adapter, "calibration.json").unlink()
     assert main(["calibrate", adapter, "--data", "sourced.jsonl", "--model", model, "--device", "cpu"]) == 0
     assert list(read_calibrations(adapter)) == ["by source"]

@@ -250,8 +250,9 @@ def test_thresholds_are_those_of_given_texts(session: Session) -> None:
     tagger = FreeFormTagger(session.engine, session.encoder, Sampling(200), "mean", True)
     options: Any = {"adapter": "-", "base": "tiny", "draws": 20}
     texts, _ = calibrate(labelled([expected(session, row) for row in rows]), **options, **PROMISED)
-    sources, _ = calibrate(labelled(tagger.tag(rows)), mode="by source", **options)
-    deployed = replace(session, served=ServedConfidence({"iterative": texts, "by source": sources}))
+    sources, _ = calibrate(labelled(tagger.tag(rows)), mode="free-form by source", **options)
+    made = {"iterative": texts, "by source": replace(texts, mode="by source"), "free-form by source": sources}
+    deployed = replace(session, served=ServedConfidence(made))
     answers = TextTagger(deployed, max_new_tokens=200, keep_factual=0.8)
     answers.whole = True
     [record] = answers.answer_questions(rows[:1])

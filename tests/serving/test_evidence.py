@@ -12,7 +12,7 @@ import pytest
 from browser import CHROMIUM, browser
 from served import NAME, Server, post, running, streamed
 from tinyrun import grounded_adapter, tiny
-from writer import Writer
+from writer import Scripted, Writer
 
 from lovec.calibration import calibrate
 from lovec.encoding.grounding import GroundedEncoder
@@ -80,6 +80,14 @@ def are_of(found: list[dict[str, Any]], record: Record) -> None:
             assert entry[name] == (None if value is None else pytest.approx(value, abs=1e-5))
 
 
+def same(found: list[dict[str, Any]], wanted: list[dict[str, Any]]) -> None:
+    """Check that entries are alike, up to rounding in other batches."""
+    numbers = [[entry.pop(name) for entry in side for name in ("confidence", "by_source")] for side in (found, wanted)]
+    assert found == wanted
+    for one, two in zip(*numbers, strict=True):
+        assert one == (None if two is None else pytest.approx(two, abs=1e-5))
+
+
 def last_prompt(session: Session) -> list[int]:
     assert isinstance(session.engine, Writer)
     return session.engine.known[-1][0]
@@ -111,6 +119,76 @@ def test_a_stream_sends_every_sentence_with_both(server: Server, answer: Record)
     body = json.dumps({**PATHS["/v1/responses"], "evidence": SOURCE, "stream": True}).encode()
     added = [e["annotation"] for e in streamed(server, body, "/v1/responses") if "annotation" in e]
     are_of(added, answer)
+
+
+@pytest.mark.parametrize("path", ["chat", "responses"])
+def test_sentences_of_a_stream_come_while_the_answer_is_written(
+    model: str, tmp_path_factory: pytest.TempPathFactory, path: str
+) -> None:
+    adapter = grounded_adapter(tmp_path_factory.mktemp("grounded"), model)
+    engine = Scripted()
+    engine.answer = "Ada ran. <confidence> 7 </confidence> It rained. <confidence> x </confidence> She wrote. " * 2
+    with open_session(model, adapter, engine=engine, device="cpu") as session, running(session) as server:
+        client = server.client()
+        extra: Any = {"extra_body": {"evidence": SOURCE}}
+        chat: Any = {"model": NAME, "messages": [{"role": "user", "content": "Who?"}], **extra}
+        items: Any = {"model": NAME, "input": "Who?", **extra}
+
+        def stream() -> Iterator[tuple[str, dict[str, Any]]]:
+            """The text of every sentence as it comes, and what is said of it."""
+            if path == "chat":
+                for chunk in client.chat.completions.create(**chat, stream=True):
+                    delta: Any = chunk.choices[0].delta
+                    yield from ((str(delta.content), entry) for entry in getattr(delta, "confidence", None) or ())
+                return
+            text = ""
+            for event in client.responses.create(**items, stream=True):
+                if event.type == "response.output_text.delta":
+                    text = event.delta
+                elif event.type == "response.output_text.annotation.added":
+                    yield text, dict(event.annotation)  # type: ignore[call-overload]
+
+        engine.held = len(session.encoder.pieces("Ada ran. <confidence> 7 </confidence> It"))
+        sentences = stream()
+        first = next(sentences)  # the engine writes no more before it is let go
+        assert not engine.go.is_set() and first[1]["text"] == "Ada ran."
+        assert None not in (first[1]["by_source"], first[1]["confidence"])
+        engine.go.set()
+        came = [first, *sentences]
+        if path == "chat":
+            message: Any = client.chat.completions.create(**chat).choices[0].message
+            whole, text = message.confidence, message.content
+        else:
+            part: Any = client.responses.create(**items).output[0].content[0]  # type: ignore[union-attr]
+            whole, text = [dict(one) for one in part.annotations], part.text
+        known = {"text", "score", "kept", "problem", "confidence", "by_source"}
+        found = [{k: v for k, v in entry.items() if k in known} for _, entry in came]
+        same(found, [{k: v for k, v in entry.items() if k in known} for entry in whole])
+        assert "".join(new for new, _ in came) == text
+        [record] = TextTagger(session, max_new_tokens=200).answer_questions([Record("a", "Who?", (SOURCE,))])
+        are_of(whole, record)
+        assert [entry["text"] for entry in whole][-1] == "She wrote." and len(whole) == 5
+        assert [entry["by_source"] is None for entry in whole] == [False, True, False, True, True]
+
+
+def test_a_map_that_takes_the_words_of_sentences_is_applied_as_by_the_tagger(session: Session, answer: Record) -> None:
+    tagged = IterativeTagger(session.engine, session.encoder, "mean", likelihoods=True).tag(
+        [replace(answer, id=f"r{at}", evidence=()) for at in range(12)]
+    )
+    labels = [
+        r.with_factuality([float((at + n) % 5 > 0) for at in range(len(r.sentences))]) for n, r in enumerate(tagged)
+    ]
+    options: Any = {"readout": ("mean", "logp_mean"), "maps": ("platt",), "draws": 20}
+    fitted = calibrate(labels, adapter="-", base="tiny", mode="iterative", **options)[0]
+    deployed = replace(session, served=ServedConfidence({"iterative": fitted}))
+    [record] = TextTagger(deployed, max_new_tokens=200).answer_questions([ASKED])
+    assert [s.confidence for s in record.sentences] != [s.confidence for s in answer.sentences]
+    with running(replace(deployed)) as server:
+        path = "/v1/chat/completions"
+        are_of(entries(path, sent(server, path, evidence=SOURCE)), record)
+        data = sent(server, path, evidence=SOURCE, n=3, temperature=1)
+        for choice in data["choices"]:
+            are_of(choice["message"]["confidence"], record)
 
 
 def test_given_texts_are_compared_with_a_source(server: Server, session: Session) -> None:
@@ -223,14 +301,16 @@ def test_calibrations_and_verdicts(session: Session, tmp_path: Path) -> None:
     rows = [replace(ASKED, id=f"r{at}", question=f"Who was {at}?") for at in range(20)]
     tagger = FreeFormTagger(session.engine, session.encoder, Sampling(200), "mean", True)
     made: dict[str, Any] = {}
-    for mode, tagged in (
-        ("iterative", TextTagger(session, max_new_tokens=200).answer_questions(rows)),
-        ("by source", tagger.tag(rows)),
+    for mode, share, tagged in (
+        ("iterative", 2, TextTagger(session, max_new_tokens=200).answer_questions(rows)),
+        ("free-form by source", 5, tagger.tag(rows)),
     ):
         labels = [
-            r.with_factuality([float((at + n) % 2) for at in range(len(r.sentences))]) for n, r in enumerate(tagged)
+            r.with_factuality([float((at + n) % share > 0) for at in range(len(r.sentences))])
+            for n, r in enumerate(tagged)
         ]
         made[mode] = calibrate(labels, adapter="-", base="tiny", mode=mode, draws=20)[0]
+    made["by source"] = replace(made["iterative"], mode="by source")
     deployed = replace(session, served=ServedConfidence(made))
     [record] = TextTagger(deployed, max_new_tokens=200).answer_questions([ASKED])
     file = tmp_path / "verdicts.jsonl"
@@ -241,7 +321,14 @@ def test_calibrations_and_verdicts(session: Session, tmp_path: Path) -> None:
         verdict = {"id": data["id"], "sentences": [{"index": 0, "factuality": 1}]}
         assert post(server, json.dumps(verdict).encode(), "/v1/labels")[0] == 200
         notes = json.loads(server.get("/v1/models"))["data"][0]["confidence"]
-    assert notes["by source"].startswith("By source: how well the evidence") and "calibrated" in notes["by source"]
+    for mode in ("by source", "free-form by source"):
+        assert notes[mode].startswith("By source: how well the evidence") and made[mode].describe() in notes[mode]
+    [written] = tagger.tag([ASKED])
+    assert [e["by_source"] for e in found] == [
+        None if s.score is None else pytest.approx(made["free-form by source"].confidence(s), abs=1e-5)
+        for s in written.sentences
+    ]
+    assert made["iterative"].map != made["free-form by source"].map
     [row] = map(json.loads, file.read_text().splitlines())
     assert (row["mode"], row["confidence"]) == ("iterative", found[0]["confidence"])  # by knowledge
 

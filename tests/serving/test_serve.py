@@ -32,7 +32,7 @@ from lovec.serving.wire import ChatRequest, RequestRefused, TagRequest, error_bo
 from lovec.taggers.freeform import GrowingAnswer
 from lovec.taggers.served_confidence import ServedConfidence
 from lovec.tags import TagFormat, parse
-from lovec.types import DEFAULT_SCALE, LovecError, Sampling, Scale
+from lovec.types import DEFAULT_SCALE, LovecError, Sampling, Scale, TokenScores
 
 WAITING = 24
 
@@ -351,11 +351,13 @@ def cut(encoder: Encoder, answer: str, least: int | None) -> list[list[dict[str,
     came = []
     for token in encoder.pieces(answer):
         if not growing.on_token(token):
-            while growing.next_context(None, [], []) is not None:
+            while due := growing.due(None, [], []):
                 score = next(scores)
-                growing.advance([0.0 if level == score else -1000.0 for level in range(encoder.scale.size)])
+                logps = tuple(0.0 if level == score else -1000.0 for level in range(encoder.scale.size))
+                growing.take(due[0], TokenScores((), choices=logps))
             came.append(growing.release([], []))
-    came.append(growing.rest())
+    assert growing.finish() and growing.due(None, [], []) == []
+    came.append(growing.release([], []))
     return [[c["choices"][0]["delta"] for scored in new for c in response.add(0, scored)] for new in came]
 
 

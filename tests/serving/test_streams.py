@@ -121,13 +121,16 @@ def test_answers_and_confidences_are_those_of_an_engine_in_the_process(session: 
     same(streamed, expected_streamed)
 
 
-def test_answers_and_texts_with_a_source_have_both_confidences(session: Session, local: Session) -> None:
+@pytest.mark.parametrize("mapped", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_answers_and_texts_with_a_source_have_both_confidences(session: Session, local: Session, mapped: bool) -> None:
+    served = likelihoods(local) if mapped else ServedConfidence()  # then the words of sentences are scored, too
     around = Grounding("Read:\n{evidence}\nGo by it.", 100)
     text = json.dumps({"text": TEXT, "question": "Who was Ada?", "evidence": "Ada ran."}).encode()
 
     def ask(of: Session) -> list[list[dict[str, Any]]]:
         encoder = encoder_of(of.encoder.tokenizer, "Rate.", grounding=around, stops=of.encoder.stop_ids)
-        with running(replace(of, encoder=encoder.within(of.engine.context_length))) as server:
+        encoder = encoder.within(of.engine.context_length)
+        with running(replace(of, encoder=encoder, served=served)) as server:
             body = chat("Who was Ada?", max_tokens=200, evidence="Ada ran.")
             answer = post(server, body)[1]["choices"][0]["message"]["confidence"]
             with server.send(body[:-1] + b', "stream": true}') as connection:

@@ -227,7 +227,7 @@ def test_two_calibrations_of_one_mode_are_refused(made, folder):
         (b"9" * 10_000, "is not JSON|holds no calibrations"),
         (b"[]", "the file is a list of 0 items, expected an object"),
         (b"{}", "the file lacks 'calibrations'"),
-        (b'{"calibrations": [1, 2, 3, 4]}', "calibrations is a list of 4 items, expected a list of at most 3"),
+        (b'{"calibrations": [1, 2, 3, 4, 5]}', "calibrations is a list of 5 items, expected a list of at most 4"),
         (b'{"calibrations": [{"version": 3}]}', "version of a calibration is 3, expected 1 or 2"),
         (b'{"calibrations": [{"version": true}]}', "version of a calibration is True"),
         (b'{"calibrations": [{"version": 2}]}', "lacks 'adapter', expected the keys .* provenance"),

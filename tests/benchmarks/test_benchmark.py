@@ -250,12 +250,12 @@ def test_the_page_shows_the_stored_start_up_times():
 @pytest.mark.slow
 def test_all_pages_are_written_from_their_results(tmp_path):
     root = common.ROOT
-    for name in ("benchmarks", "docs", "README.md", "pyproject.toml"):
+    for name in ("benchmarks", "docs", "CONTRIBUTING.md", "README.md", "pyproject.toml"):
         path = root / name
         skipped = shutil.ignore_patterns("__pycache__")
         shutil.copytree(path, tmp_path / name, ignore=skipped) if path.is_dir() else shutil.copy(path, tmp_path)
     (tmp_path / "lovec").symlink_to(root / "lovec")
-    pages = [*sorted((tmp_path / "docs").rglob("*.md")), tmp_path / "README.md"]
+    pages = [*sorted((tmp_path / "docs").rglob("*.md")), tmp_path / "CONTRIBUTING.md", tmp_path / "README.md"]
     readme = pages[-1].read_text(encoding="utf-8")
     pages[-1].write_text(readme.replace("| Distil |", "| Other |"), encoding="utf-8")  # which is mended
     subprocess.run([sys.executable, tmp_path / "benchmarks" / "all_pages.py"], cwd=tmp_path, check=True)

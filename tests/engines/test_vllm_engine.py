@@ -338,7 +338,7 @@ class TestOnVllm:
 
     def test_tagging_computes_the_tokens_of_a_passage_once(self, policy: Policy, engine: VllmEngine) -> None:
         """Counted by the engine; whole blocks of 32 tokens are reused, and each of the 11 scores is a request."""
-        encoder = Encoder(policy.tokenizer, instruction="Rate each sentence. " * 6)
+        encoder = Encoder(policy.tokenizer, instruction="Rate each sentence. " * 6, scoring="exact")
 
         def counted(one: VllmEngine, records: list[Record]) -> tuple[int, int]:
             """Context tokens computed, and tokens of all contexts."""

@@ -38,6 +38,7 @@ _DEEPEST = 32  # levels of a recipe; those of lovec have about 8
 _LONGEST_TEXT = 1 << 14  # characters of an instruction
 _SHOWN = 200  # characters of a value in a message
 
+# Written by hand: a package whose classes recipes name is trusted only once somebody has looked at all of them.
 _ROOMS = ("modules", "datamodules", "rewards", "baselines", "teachers", "callbacks", "models.embedding")
 _CLASSES = (
     "lovec.evaluation.Comparison",

@@ -39,8 +39,11 @@ class EndBySignal(Callback):
         self._hearing.enter_context(hearing_signals(pl_module.policy.model))
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, *args: Any) -> None:
-        """After a signal to any process, write a checkpoint; the run ends at the next of the hooks below."""
-        if SignalConnector.of(trainer).agree():
+        """After a signal to any process, write a checkpoint; the run ends at the next of the hooks below.
+
+        Where a validation comes next, it is written there, and says so: a checkpoint of now would say that it was done.
+        """
+        if SignalConnector.of(trainer).agree() and not _validation_follows(trainer):
             _save(trainer)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
@@ -54,14 +57,21 @@ class EndBySignal(Callback):
         SignalConnector.of(trainer).end_if_agreed()
 
     def on_validation_start(self, trainer: Trainer, pl_module: Any) -> None:
-        """End the run after a signal."""
-        SignalConnector.of(trainer).end_if_agreed()
+        """After a signal, write a checkpoint from which a run goes on with this validation, and end the run."""
+        if trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking:
+            signals = SignalConnector.of(trainer)
+            if signals.agreed:
+                _put_off_validation(trainer)
+                _save(trainer)
+            signals.end_if_agreed()
+            total: Any = trainer.fit_loop.epoch_loop.val_loop.batch_progress.total
+            total.ready = total.started = total.processed = total.completed  # one that was put off has counted a batch
 
     def on_validation_batch_end(self, trainer: Trainer, pl_module: Any, *args: Any) -> None:
         """After a signal during a validation within training, write a checkpoint as of the last step, and end."""
         signals = SignalConnector.of(trainer)
         if trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking and signals.agree():
-            _forget_validation(trainer)
+            _put_off_validation(trainer)
             _save(trainer)
             signals.end_if_agreed()
 
@@ -88,7 +98,7 @@ def droppable(trainer: Any) -> Iterator[None]:
     except StepDropped:
         signals.dropped()
         if trainer.validating:
-            _forget_validation(trainer)
+            _put_off_validation(trainer)
         else:
             _take_back(trainer.fit_loop.epoch_loop)
         _save(trainer)
@@ -137,12 +147,20 @@ def _save(trainer: Any) -> None:
         print(line, file=sys.stderr, flush=True)
 
 
-def _forget_validation(trainer: Any) -> None:
-    """Count nothing of the validation under way.
+def _validation_follows(trainer: Any) -> bool:
+    """Return whether a validation begins after the batch that ends."""
+    loop = trainer.fit_loop.epoch_loop
+    return not loop.val_loop.skip and loop._should_check_val_fx(trainer.fit_loop._data_fetcher)
 
-    One that is resumed would measure the wrong records: the loader begins anew.
+
+def _put_off_validation(trainer: Any) -> None:
+    """Count nothing of the validation under way but that it has begun, so that a run that goes on begins with it.
+
+    One that went on where it was would measure the wrong records: the loader begins anew.
     """
-    trainer.fit_loop.epoch_loop.val_loop.batch_progress.reset()
+    progress = trainer.fit_loop.epoch_loop.val_loop.batch_progress
+    progress.reset()
+    progress.total.ready = progress.total.started = 1  # how Lightning tells a validation that was not finished
 
 
 def _take_back(loop: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import shlex
 import signal
@@ -39,6 +40,17 @@ def kick(hook: str, number: int, at: int = 1) -> list[str]:
 
 def weights(run: str) -> bytes:
     return Path(run, "adapter", "adapter_model.safetensors").read_bytes()
+
+
+def validations(run: str) -> dict[str, dict[str, str]]:
+    """What a run has logged of each validation, by step, in all its parts."""
+    found: dict[str, dict[str, str]] = {}
+    for path in sorted(Path(run).glob("logs/version_*/metrics.csv")):
+        for row in csv.DictReader(path.open()):
+            if measured := {name: value for name, value in row.items() if name.startswith("val/") and value}:
+                assert row["step"] not in found
+                found[row["step"]] = measured
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +91,21 @@ def test_a_signal_saves_and_the_run_goes_on_bit_for_bit(
     resumed = [*words("fit", model, "run"), "--ckpt_path", "run/terminated.ckpt", "--trainer.callbacks", "null"]
     assert in_child(lambda: main(resumed)) == 0
     assert weights("run") == weights(whole)
+    assert list(validations(whole)) == ["2", "5"] and validations("run") == validations(whole)
+
+
+@pytest.mark.parametrize(
+    ("hook", "at"),
+    [("on_train_batch_end", 2), ("on_validation_batch_end", 2), ("on_train_batch_end", 6), ("on_validation_start", 6)],
+)
+def test_no_validation_within_an_epoch_is_left_out(here: Path, model: str, hook: str, at: int) -> None:
+    fit = words("fit", model, "run", "--trainer.val_check_interval", "1", "--trainer.num_sanity_val_steps", "0")
+    assert in_child(lambda: main([*fit, *kick(hook, signal.SIGTERM, at)])) == 143
+    resumed = [*fit, "--ckpt_path", "run/terminated.ckpt", "--trainer.callbacks", "null"]
+    twice = [*fit, "--ckpt_path", "run/terminated.ckpt", *kick("on_train_batch_start", signal.SIGTERM)]
+    assert in_child(lambda: main(twice if at < 6 else resumed)) == (143 if at < 6 else 0)
+    assert at == 6 or in_child(lambda: main(resumed)) == 0
+    assert list(validations("run")) == ["0", "1", "2", "3", "4", "5"]
 
 
 def loops(run: str) -> dict[str, Any]:
@@ -117,6 +144,7 @@ def test_what_takes_long_is_dropped_and_the_run_goes_on_bit_for_bit(
     assert in_child(lambda: main(resumed)) == 0
     assert weights("run") == weights(whole)
     assert loops("run") == loops(whole)
+    assert validations("run") == validations(whole)
 
 
 def test_a_step_that_was_dropped_leaves_later_checkpoints_as_they_are(

@@ -170,7 +170,8 @@ def _dequantise(file: Path, target: Path, digest: str, dtype: str) -> None:
     with without_progress_bars(), _no_bar_in_files():
         try:
             tokenizer = AutoTokenizer.from_pretrained(**source)
-            stored: Any = AutoModelForCausalLM.from_pretrained(**source, dtype=getattr(torch, dtype))
+            # In another precision transformers warns that weights in blocks would be slower; here none stay in blocks.
+            stored: Any = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
         except Exception as error:  # of any class: three packages read what somebody else has written
             reason = " ".join(str(error).split())[:200]
             raise LovecError(
@@ -183,6 +184,7 @@ def _dequantise(file: Path, target: Path, digest: str, dtype: str) -> None:
             model = AutoModelForCausalLM.from_config(config, dtype=stored.dtype)
         model.load_state_dict(stored.state_dict(), assign=True)
         model.tie_weights()
+        model.to(getattr(torch, dtype))
         model.generation_config = stored.generation_config
         with atomic_folder(target) as folder:
             model.save_pretrained(folder)

@@ -92,11 +92,14 @@ def readme_table(results: Mapping[str, Any]) -> str:
     lines = [SHORT[data], "", f"| Method | {' | '.join(INFO[name].heading for name in metrics)} |"]
     lines.append("|---" * (len(metrics) + 1) + "|")
     for mode, heading in MODES.items():
-        rows = _table(results, data, domain_of(results, data), mode, "stated", variants=False)
+        domain = domain_of(results, data)
+        rows = _table(results, data, domain, mode, "stated", variants=False)
         if rows:
             lines.append(f"| **{heading}** |" + " |" * len(metrics))
             for name, group in rows:
-                cells = [_mean(group, metric) for metric in metrics]
+                place = {"data": data, "method": name, "domain": domain, "mode": mode, "readout": "stated"}
+                ends = _interval(results, **place, against=None)
+                cells = [_value(group, ends, metric).partition(" ")[0] for metric in metrics]
                 if set(cells) != {"-"}:
                     lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join([*lines, "", _caption(results, data)])
@@ -182,6 +185,22 @@ def _mean(rows: Iterable[Row], name: str) -> str:
     return INFO[name].text(mean(values)) if values and name in INFO else "-"
 
 
+def _value(rows: Sequence[Row], ends: Mapping[str, Any], name: str) -> str:
+    """Return a metric of a method with its interval, where there is one, as "5.2 (4.1 to 6.3)".
+
+    The value is that which the interval was drawn around; where that was of other seeds, the mean over those of rows.
+
+    Args:
+        rows: one per seed.
+        ends: the interval entry of the method, or an empty one.
+        name: name of the metric.
+    """
+    text = interval_text(ends.get(name), signed=False)
+    if text and _seeds(ends["seeds"]) == _seeds(row["seed"] for row in rows):
+        return text
+    return f"{_mean(rows, name)} {text[text.index('(') :]}" if text else _mean(rows, name)
+
+
 def _interval(results: Mapping[str, Any], **place: Any) -> Mapping[str, Any]:
     """Return the interval entry of a place; an empty one where there is none."""
     return next((entry for entry in results["intervals"] if place.items() <= entry.items()), {})
@@ -241,12 +260,7 @@ def _sentences(results: Mapping[str, Any], data: str, domain: str, readout: str)
                 place = {"data": data, "method": name, "domain": domain, "mode": mode, "readout": readout}
                 ends = _interval(results, **place, against=None)
                 drawn, seeds_of_all = _seeds(ends.get("seeds", ())), _seeds(row["seed"] for row in group)
-                cells = []
-                for metric in metrics:
-                    text = interval_text(ends.get(metric), signed=False)
-                    if text and drawn != seeds_of_all:
-                        text = f"{_mean(group, metric)} {text[text.index('(') :]}"
-                    cells.append(text or _mean(group, metric))
+                cells = [_value(group, ends, metric) for metric in metrics]
                 cells += [_mean(group, metric) for metric in ("malformed", "mean_confidence", "mean_factuality")]
                 intervals = f"; intervals: {drawn}" if drawn and drawn != seeds_of_all else ""
                 lines.append(f"| {' | '.join([name, *cells, seeds_of_all + intervals])} |")
@@ -274,22 +288,24 @@ def _passages(results: Mapping[str, Any], data: str, domain: str) -> list[str]:
 
 def _claims(results: Mapping[str, Any], data: str) -> list[str]:
     """Return the section on which method is better than which, by stated scores in the first domain."""
-    domain, lines, seeds = domain_of(results, data), [], set[int]()
+    domain, lines = domain_of(results, data), []
+    every, part = _seeds({entry["seed"] for entry in _entries(results, data)}), "fold" if is_folded(data) else "seed"
     for method, other in CLAIMS:
         for mode, heading in MODES.items():
             place = {"data": data, "method": method, "against": other, "domain": domain, "mode": mode}
             if entry := _interval(results, **place, readout="stated"):
                 cells = [_signed(entry[name]) for name in CALIBRATION]
-                seeds |= {*entry["seeds"]}
-                lines.append(f"| {' | '.join([f'{method}, {other}', heading, *cells, verdict(entry)])} |")
+                own, plural = _seeds(entry["seeds"]), "s" * (len(entry["seeds"]) > 1)
+                seeds = "" if own == every else f" ({part}{plural} {own})"
+                lines.append(f"| {' | '.join([f'{method}, {other}{seeds}', heading, *cells, verdict(entry)])} |")
     if not lines:
         return []
     return [
         "",
         "### What holds here",
         "",
-        f"Differences by stated scores ({'folds' if is_folded(data) else 'seeds'}: {_seeds(seeds)}). A claim holds "
-        "where the intervals of BS and ECE-M both lie below 0.",
+        f"Differences by stated scores, over the {part}s that both methods have ({every}; others are named). A claim "
+        "holds where the intervals of BS and ECE-M both lie below 0.",
         "",
         f"| Better than | Mode | {' | '.join(INFO[name].heading for name in CALIBRATION)} | |",
         "|---|---|---|---|---|---|",

@@ -169,29 +169,46 @@ def _newest(old: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]], 
 
 
 def _intervals(data: str, found: Mapping[Place, Mapping[int, Scored]], folded: bool) -> Iterator[dict[str, Any]]:
-    drawn: dict[Place, Resampled] = {}
+    """Yield the intervals of every method, and of its differences to others over the seeds that both have."""
+    resampled: dict[tuple[Place, tuple[int, ...]], Resampled | None] = {}
+
+    def drawn(place: Place, seeds: Sequence[int]) -> Resampled | None:
+        key = place, tuple(seeds)
+        if key not in resampled:
+            resampled[key] = _resampled(data, place, [found[place][seed] for seed in seeds], folded)
+        return resampled[key]
+
     for place, tests in found.items():
-        runs = [scored.pairs for scored in tests.values()]
-        if folded:
-            runs = [{name: pairs for run in runs for name, pairs in run.items()}]
-        if any(confidences for run in runs for confidences, _ in run.values()):
-            print(f"intervals of {data}: {', '.join(place)}", flush=True)
-            drawn[place] = resample(runs, bases=[data] * len(runs))
-            orders = [claim_pairs(scored) for scored in tests.values()]
-            if all(orders) and not folded:
-                order = order_draws(orders, drawn[place].questions, len(drawn[place].metrics["brier"]) - 1)
-                drawn[place] = replace(drawn[place], metrics={**drawn[place].metrics, "order": order})
-    for place, values in drawn.items():
         others = [other for other in REFERENCES if other != place.method]
         others += [other for first, other in CLAIMS if first == place.method and other not in others]
-        seeds = sorted(found[place])
-        yield _entry(data, seeds, place, None, interval_values(values))
+        if (own := drawn(place, sorted(tests))) is None:
+            continue
+        yield _entry(data, sorted(tests), place, None, interval_values(own))
         for other in others:
             against = place._replace(method=other)
-            if against not in drawn:  # a confidence without a distribution is compared with every readout
+            if against not in found:  # a confidence without a distribution is compared with every readout
                 against = against._replace(readout="stated")
-            if against in drawn and drawn[against].questions == values.questions:
-                yield _entry(data, seeds, place, other, interval_values(*_alike(values, drawn[against])))
+            seeds = sorted(tests.keys() & found.get(against, {}).keys())
+            pair = [drawn(at, seeds) for at in (place, against)] if seeds else [None]
+            sides = [side for side in pair if side is not None]
+            if len(sides) == 2 and sides[0].questions == sides[1].questions:
+                yield _entry(data, seeds, place, other, interval_values(*_alike(*sides)))
+
+
+def _resampled(data: str, place: Place, tests: Sequence[Scored], folded: bool) -> Resampled | None:
+    """Return the draws of the tests of a method, with order where it can be told; None where there are no pairs."""
+    runs = [scored.pairs for scored in tests]
+    if folded:
+        runs = [{name: pairs for run in runs for name, pairs in run.items()}]
+    if not any(confidences for run in runs for confidences, _ in run.values()):
+        return None
+    print(f"intervals of {data}: {', '.join(place)}", flush=True)
+    drawn = resample(runs, bases=[data] * len(runs))
+    orders = [claim_pairs(scored) for scored in tests]
+    if not all(orders) or folded:
+        return drawn
+    order = order_draws(orders, drawn.questions, len(drawn.metrics["brier"]) - 1)
+    return replace(drawn, metrics={**drawn.metrics, "order": order})
 
 
 def _alike(*methods: Resampled) -> list[Resampled]:

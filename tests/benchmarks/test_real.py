@@ -344,6 +344,31 @@ def test_intervals_pool_the_folds_and_draw_people_again(tmp_path):
     assert {len(confidences) for confidences, _ in people.values()} == {6}  # three answers of two sentences
 
 
+def test_differences_are_over_the_seeds_that_both_methods_have(tmp_path):
+    tests = {}
+    for seed, runs in enumerate(({"SFT": 0.2}, {"SFT": 0.1, "DPO": -0.1}, {"SFT": 0.4})):
+        for method, shift in runs.items():
+            folder = tmp_path / f"{seed}-{method}"
+            write_test(folder, method, shift=shift)
+            tests.setdefault(seed, {}).update(kept.scored_test(folder))
+    entries = found.collect(found.read_results_file(tmp_path / "none"), "atlas", tests, folded=False)["intervals"]
+    place = {"domain": "Bios", "mode": "iterative", "readout": "stated"}
+
+    def entry(method, against):
+        wanted = {**place, "method": method, "against": against}
+        return next(entry for entry in entries if wanted.items() <= entry.items())
+
+    def brier(seed, method):
+        rows = tests[seed][kept.Place(method, **place)].pairs.values()
+        pairs = [pair for confidences, factualities in rows for pair in zip(confidences, factualities, strict=True)]
+        return sum((c - f) ** 2 for c, f in pairs) / len(pairs)
+
+    difference = entry("DPO", "SFT")
+    assert difference["seeds"] == [1]
+    assert difference["brier"][0] == pytest.approx(brier(1, "DPO") - brier(1, "SFT"), abs=1e-4)
+    assert entry("SFT", "Best constant")["seeds"] == entry("SFT", None)["seeds"] == [0, 1, 2]
+
+
 def test_intervals_of_more_seeds_than_are_at_hand_stay(tmp_path):
     results, tests = collected(tmp_path)
     before = results["intervals"]
@@ -451,6 +476,20 @@ def test_readme_has_what_was_run(tmp_path, monkeypatch):
     drawn = (tmp_path / "p.svg").read_text()
     assert "DPO" in drawn and "inhabitants" in drawn
     assert (tmp_path / "real.md").read_text() == pages.page(small())
+
+
+def test_a_difference_over_some_of_the_seeds_names_them():
+    results = small()
+    results["intervals"][0]["seeds"] = [1]
+    text = pages.page(results)
+    assert "| DPO, SFT (seed 1) | Text given |" in text and "both methods have (0, 1; others are named)" in text
+
+
+def test_readme_and_the_page_have_the_same_value():
+    results = small()
+    results["intervals"][1]["brier"] = [0.1116, 0.1, 0.12]  # of all sentences; the rows have means over seeds
+    assert "| DPO | 11.2 (10.0 to 12.0) | 5.0 |" in pages.page(results)
+    assert "| DPO | 11.2 | 5.0 | 60.0 |" in pages.readme_table(results)
 
 
 def test_order_has_a_column_where_claims_are_known():

@@ -34,6 +34,7 @@ from lovec.types import (
     Readout,
     Record,
     Sampling,
+    check_ready,
     checked_ratings,
 )
 
@@ -178,6 +179,7 @@ def _from_answers(parser: SignatureParser, options: Namespace, settings: Calibra
     digest = weights_digest(adapter)
     with heartbeat("reading the labelled records"):
         records, oracle, names = _labelled(settings, Path(options.source))
+        check_ready(oracle)
     records, notes = unseen(records, run_of(adapter))
     for note in notes:
         warn(note)

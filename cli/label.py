@@ -19,7 +19,7 @@ from lovec.labelling import STAGES, Counts, OnRay, RaySettings, Shard, Source, S
 from lovec.labelling.stage import FAILURES
 from lovec.taggers import Session, open_session
 from lovec.taggers.session import adapter_folder, base_model, prompt_format, session_provenance
-from lovec.types import LovecError, Sampling
+from lovec.types import LovecError, Sampling, check_ready
 
 from .arguments import add_working_directory, value_of
 from .console import check_folder_name, confirm_calls, locked, texts_in, warn
@@ -138,7 +138,13 @@ class LabelCommand:
         self.split: Counts | None = None
 
     def run(self) -> None:
-        """Run the stages."""
+        """Run the stages.
+
+        With --yes nobody is asked about costs when calls begin, so what they lack is said before anything is run.
+        """
+        for word in self.stages if self.options.yes else ():
+            if word != _SPLITS and (self.options.redo or not labelling.is_finished(STAGES[word][1], self.out)):
+                check_ready(self._asked(word))
         if self.begin is not None and self.source is not None:
             self._run_stage(self.begin, Stage(self.begin, labelling.copy_records, {}, 1024), self.source)
         for word in self.stages:

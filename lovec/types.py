@@ -424,7 +424,8 @@ def token_scorer(engine: Engine) -> TokenScorer:
 class Oracle(Protocol):
     """Says how true sentences are.
 
-    One whose class has a true ``reads_evidence`` says how well the evidence supports them, where a record has some.
+    One whose class has a true ``reads_evidence`` says how well the evidence supports them, where a record has some. For
+    what it may lack see ``check_ready``.
     """
 
     def rate(self, records: Sequence[Record]) -> list[list[float | None]]:
@@ -437,6 +438,19 @@ class ClaimReader(Protocol):
 
     def claims(self, records: Sequence[Record]) -> list[list[str | None]]:
         """Name of what every sentence of every record claims, see ``Sentence.claim``; None where it is not known."""
+
+
+def check_ready(part: Any) -> None:
+    """Refuse an oracle or another part that already lacks what it needs, before anything is loaded for it.
+
+    Args:
+        part: has a method ``check_ready()`` if there is something that it may lack, such as an API key; or None.
+
+    Raises:
+        LovecError: it cannot be used.
+    """
+    if (check := getattr(part, "check_ready", None)) is not None:
+        check()
 
 
 def checked_ratings(oracle: Oracle, records: Sequence[Record]) -> list[list[float | None]]:

@@ -84,7 +84,8 @@ Relation: TypeAlias = Literal["entailment", "contradiction", "neutral"]
 class Judge(Protocol):
     """Rates how well texts support sentences.
 
-    It may also have a method ``relations(claims)``, which returns a ``Relation`` for each claim.
+    It may also have a method ``relations(claims)``, which returns a ``Relation`` for each claim. For what it may lack
+    see ``lovec.types.check_ready``.
     """
 
     def attach(self, resources: BaselineResources) -> None:
@@ -200,6 +201,9 @@ class Baseline(CheckedSettings):
         if self._resources is None:
             raise LovecError(f"the baseline {self.name!r} has no model to work with; call attach(resources) first")
         return self._resources
+
+    def check_ready(self) -> None:
+        """Refuse a baseline that lacks what it needs, see ``lovec.types.check_ready``; here nothing can be missing."""
 
     def attach(self, resources: BaselineResources) -> None:
         """Use these resources from now on, and start a new stopwatch."""

@@ -10,7 +10,7 @@ from lovec.baselines.base import Baseline, BaselineResources, Claim, Judge, rela
 from lovec.baselines.judges import YesNoJudge
 from lovec.baselines.plain import PlainText, plain_texts
 from lovec.core.settings import PlainWord, Setting
-from lovec.types import MOST_TOP, Record, TokenScores, token_scorer
+from lovec.types import MOST_TOP, Record, TokenScores, check_ready, token_scorer
 
 
 class ClaimConditioned(Baseline):
@@ -49,6 +49,10 @@ class ClaimConditioned(Baseline):
         super().__init__(name)
         self.top = top
         self.judge = judge
+
+    def check_ready(self) -> None:
+        """Refuse a judge that lacks what it needs."""
+        check_ready(self.judge)
 
     def attach(self, resources: BaselineResources) -> None:
         """Use these resources, and the judge they have where none was passed, from now on."""

@@ -13,7 +13,7 @@ from lovec.baselines.judges import YesNoJudge
 from lovec.baselines.samples import brought_samples
 from lovec.core.settings import Count, PlainWord, check_range
 from lovec.text.sentences import split_sentences
-from lovec.types import LovecError, Record
+from lovec.types import LovecError, Record, check_ready
 
 
 class SampleBaseline(Baseline, ABC):
@@ -51,6 +51,10 @@ class SampleBaseline(Baseline, ABC):
         for value in values:
             check_range(f"the support that {name} gave a claim", value, at_least=0, at_most=1)
         return values
+
+    def check_ready(self) -> None:
+        """Refuse a judge that lacks what it needs."""
+        check_ready(self.judge)
 
     def attach(self, resources: BaselineResources) -> None:
         """Use these resources, and the judge they have where none was passed, from now on."""

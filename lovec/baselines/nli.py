@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any
 from weakref import WeakValueDictionary
@@ -57,6 +58,18 @@ class NLIJudge(Judge):
         self.device = device
         self.max_length = max_length
         self._classifier: _Classifier | None = None
+
+    def check_ready(self) -> None:
+        """Read the labels of the NLI model, and not its weights.
+
+        Raises:
+            LovecError: as for ``attach``.
+        """
+        from transformers import AutoConfig
+
+        with _reading(self.model):
+            labels = AutoConfig.from_pretrained(self.model).id2label
+        nli_labels(labels, self.model)
 
     def attach(self, resources: BaselineResources) -> None:
         """Load the NLI model; the resources are not needed.
@@ -151,15 +164,9 @@ class _Classifier:
         import torch
         from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-        with hub_errors(HubName.parse(name), "NLI model"), without_progress_bars():
-            try:
-                self._tokenizer: Any = AutoTokenizer.from_pretrained(name)
-                model: Any = AutoModelForSequenceClassification.from_pretrained(name, dtype=torch.float32)
-            except (OSError, ValueError) as error:
-                raise LovecError(
-                    f"cannot load the NLI model {name!r}: {str(error).strip().splitlines()[0][:160]}; expected a "
-                    "folder or hub id of a sequence classification model"
-                ) from None
+        with _reading(name):
+            self._tokenizer: Any = AutoTokenizer.from_pretrained(name)
+            model: Any = AutoModelForSequenceClassification.from_pretrained(name, dtype=torch.float32)
         self._labels = nli_labels(model.config.id2label, name)
         self._model = model.to(device).eval()
         self.pads = self._tokenizer.pad_token_id is not None
@@ -216,6 +223,19 @@ class _Classifier:
             **options,
         )
         return [{name: list(columns[name][i]) for name in columns} for i in range(len(premises))]
+
+
+@contextmanager
+def _reading(name: str) -> Iterator[None]:
+    """Raise what transformers says of an NLI model that it cannot read as a ``LovecError``."""
+    with hub_errors(HubName.parse(name), "NLI model"), without_progress_bars():
+        try:
+            yield
+        except (OSError, ValueError) as error:
+            raise LovecError(
+                f"cannot load the NLI model {name!r}: {str(error).strip().splitlines()[0][:160]}; expected a "
+                "folder or hub id of a sequence classification model"
+            ) from None
 
 
 def nli_labels(names: Mapping[int, str], model: str) -> tuple[int, int]:

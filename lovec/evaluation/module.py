@@ -70,6 +70,7 @@ from lovec.types import (
     Sampling,
     Scale,
     Tagger,
+    check_ready,
 )
 
 
@@ -153,7 +154,11 @@ class EvaluationModule(LightningModule, CheckedSettings):
         SignalConnector.of(self.trainer)
         if stage != "validate" and self.trainer.is_global_zero:
             check_writable(self.run_dir / "test" if stage == "test" else self.run_dir)
+        if stage == "fit" or (stage != "predict" and FREE_FORM in self.evaluation.modes):
+            check_ready(self._oracle)
         if stage == "test":
+            for baseline in self.baselines if ITERATIVE in self.evaluation.modes else ():
+                baseline.check_ready()
             check_method_names([*self.methods, *(baseline.name for baseline in self.baselines)])
             for adapter in [*self.methods.values(), *(baseline.adapter for baseline in self.baselines)]:
                 if adapter is not None:
@@ -193,9 +198,8 @@ class EvaluationModule(LightningModule, CheckedSettings):
             samples=Samples(max_new_tokens=self.evaluation.max_new_tokens, seed=self.seed),
             judge=getattr(data, "judge", None),
         )
-        oracle = self.oracle or getattr(data, "oracle", None)
         domains = getattr(data, "domains", ()) or ("in-domain",)
-        self.evaluator = Evaluator(self.taggers(), oracle, self.evaluation, domains, self.scale.size)
+        self.evaluator = Evaluator(self.taggers(), self._oracle, self.evaluation, domains, self.scale.size)
         self._attach_oracle()
 
     def _instruction(self, of_data: str | None) -> str | None:
@@ -349,6 +353,11 @@ class EvaluationModule(LightningModule, CheckedSettings):
             "checkpoint holds its recipe, so leave out what changes it; to use the checkpoint all the same, give "
             f"--ckpt_despite {','.join(sorted({*refused, *self.ckpt_despite}))}"
         )
+
+    @property
+    def _oracle(self) -> Oracle | None:
+        """The oracle that is given, or that of the data."""
+        return self.oracle or getattr(getattr(self.trainer, "datamodule", None), "oracle", None)
 
     def _attach_oracle(self) -> None:
         """Give the policy to an oracle that judges with it."""

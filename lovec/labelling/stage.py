@@ -290,6 +290,16 @@ def read_counts(name: str, folder: Path) -> Counts | None:
     return Manifest.read(manifest, _START_AGAIN).counts if manifest.exists() else None
 
 
+def is_finished(name: str, folder: Path) -> bool:
+    """Return whether a stage was run to its end in a folder; it may be of other records than are there now.
+
+    Raises:
+        LovecError: its manifest cannot be used.
+    """
+    manifest = manifest_of(folder / f"{name}.jsonl")
+    return manifest.exists() and Manifest.read(manifest, _START_AGAIN).digest != ""
+
+
 def manifest_of(output: Path) -> Path:
     """Return the manifest beside the output of a stage."""
     return output.with_name(f"{output.stem}.manifest.json")

@@ -26,7 +26,7 @@ from lovec.core.progress import is_quiet
 from lovec.core.settings import NO_EFFECT, Count, CountFromZero, NonNegative, Positive, checked
 from lovec.oracles.batches import BatchList, Load
 from lovec.oracles.cache import ChatReply, ReplyCache, ReplyToken, reply_key
-from lovec.oracles.chat import Chat, address, encodable
+from lovec.oracles.chat import Chat, address, api_key, encodable
 from lovec.oracles.costs import BATCH_SHARE, Estimate, Prices, count_tokens
 from lovec.types import LovecError
 
@@ -225,6 +225,14 @@ class Asker:
         self.tokens_in += took.tokens_in
         self.tokens_out += took.tokens_out
         self.batched += took
+
+    def check_ready(self) -> None:
+        """Refuse to be asked later, as every call would be refused.
+
+        Raises:
+            LovecError: there is no API key, and the server is OpenAI's.
+        """
+        api_key(address(self.base_url))
 
     def _estimate(self, prompts: Iterable[Callable[[], Prompt[Any]]], batch: bool) -> Estimate:
         """Estimate what it takes to ask, without any call.

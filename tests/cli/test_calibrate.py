@@ -248,6 +248,23 @@ def test_given_texts_get_a_map_though_the_models_answers_have_no_labels(
     assert list(read_calibrations(run / "adapter")) == ["iterative"]
 
 
+def test_a_judge_without_its_key_is_refused_before_anything_is_tagged(
+    here: Path, run: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    write_parts(here, "Short")
+    recipe = json.loads(Path("recipe.yaml").read_text())
+    judge = {"class_path": "lovec.oracles.OpenAIOracle", "init_args": {"model": "gpt"}}
+    recipe["model"]["init_args"]["oracle"] = judge
+    Path("recipe.yaml").write_text(json.dumps(recipe))
+    monkeypatch.setattr("lovec.policy.Policy", None)  # no model is loaded
+    assert main(["calibrate", "run", "--config", "recipe.yaml", "--device", "cpu"]) == 1
+    said = capsys.readouterr().err
+    assert "$OPENAI_API_KEY is not set" in said and "tagged" not in said
+    assert not (run / "adapter" / "calibration.json").exists()
+
+
 def test_answers_of_the_model_get_a_map_of_their_own(here: Path, run: Path, model: str, capsys: Any) -> None:
     write_parts(here, "Short")
     engine = ["--engine", "my_parts.Writer", "--engine.model", model, "--device", "cpu"]

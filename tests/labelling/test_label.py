@@ -541,6 +541,23 @@ def test_settings_may_change_while_nothing_is_rated(here, capsys, monkeypatch):
     assert "other settings" in error_line(capsys, *paid, "a", "--out", "out")
 
 
+def test_a_judge_without_its_key_is_refused_before_answers_are_written(here, capsys, monkeypatch):
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    Path("q.jsonl").write_text('{"question": "Who?"}\n')
+    paid = ["--oracle", "OpenAIOracle", "--oracle.model", "gpt", "--oracle.cache", "replies"]
+    words = ["--questions", "q.jsonl", "--model", "world-small", *paid, "--out", "out"]
+    assert "$OPENAI_API_KEY is not set" in error_line(capsys, *words, "--yes")
+    assert not [*Path("out").glob("*.json*")]
+    # Where the labels are there already, nobody is asked.
+    write_records("mine.jsonl", answers(3))
+    assert label("--answers", "mine.jsonl", *SPLIT, *EXACT, "--stages", "sentences,label", "--out", "out") == 0
+    assert "other settings" in error_line(capsys, *paid, "--stages", "label,pairs", "--out", "out", "--yes")
+    # Nor before the costs are known and somebody has said yes to them.
+    words = ["--answers", "mine.jsonl", *SPLIT, *paid, "--out", "other"]
+    assert "give --yes" in error_line(capsys, *words) and Path("other/sentences.jsonl").exists()
+
+
 def test_a_run_that_did_nothing_shows_no_table(here, capsys):
     assert label("--answers", "nofile.jsonl", *EXACT) == 1
     assert capsys.readouterr().out == ""

@@ -1,0 +1,54 @@
+"""What an oracle or a judge lacks is said before the model is loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tinyrun import Rows, module, trainer
+
+from lovec.baselines import LUQ, ClaimConditioned, NLIJudge
+from lovec.modules import GRPO, SFT, EvaluationConfig
+from lovec.oracles import OpenAIOracle
+from lovec.types import LovecError
+
+NO_KEY = r"^\$OPENAI_API_KEY is not set"
+MISSING = "no-such-model-anywhere"
+
+
+@pytest.fixture(autouse=True)
+def no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def run(stage: str, folder: Path, cls: type = SFT, modes: tuple[str, ...] = ("iterative", "free-form"), **more: Any):
+    """Run a stage with a model that there is not, which says so as soon as it is looked for."""
+    evaluation = EvaluationConfig(modes=[*modes], max_new_tokens=8)
+    getattr(trainer(folder), stage)(module(cls, MISSING, evaluation=evaluation, **more), Rows())
+
+
+@pytest.mark.parametrize(("stage", "cls"), [("fit", SFT), ("fit", GRPO), ("validate", SFT), ("test", SFT)])
+def test_an_oracle_without_its_key_is_refused_before_the_model_is_looked_for(
+    stage: str, cls: type, tmp_path: Path
+) -> None:
+    with pytest.raises(LovecError, match=NO_KEY):
+        run(stage, tmp_path, cls, oracle=OpenAIOracle("gpt"))
+
+
+@pytest.mark.parametrize(
+    ("stage", "modes"), [("validate", ("iterative",)), ("test", ("iterative",)), ("predict", ("free-form",))]
+)
+def test_an_oracle_that_is_not_asked_needs_no_key(stage: str, modes: tuple[str, ...], tmp_path: Path) -> None:
+    with pytest.raises(LovecError, match=MISSING):
+        run(stage, tmp_path, modes=modes, oracle=OpenAIOracle("gpt"))
+
+
+@pytest.mark.parametrize("baseline", [LUQ, ClaimConditioned])
+def test_a_judge_that_is_not_there_is_refused_before_the_model_is_looked_for(baseline: Any, tmp_path: Path) -> None:
+    baselines = [baseline(judge=NLIJudge(str(tmp_path / "nli")))]
+    with pytest.raises(LovecError, match=r"cannot load the NLI model '.*nli'"):
+        run("test", tmp_path, baselines=baselines)
+    with pytest.raises(LovecError, match=MISSING):
+        run("validate", tmp_path, baselines=baselines)

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import shlex
+import stat
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -324,7 +325,7 @@ class TagCommand:
             if self._lines is not None and isinstance(item, ScoredSentence):
                 self._lines.count_sentence()
 
-        # While an answer is written only its stated scores are known; its confidences follow when it is complete.
+        # Stated scores are known as an answer is written; for its confidences it pauses, or they follow at its end.
         as_written = show if printer is not None and self.options.readout == "stated" else None
         for item in self.tagger.stream(records, self.mode, as_written):
             if not self.options.asking:
@@ -398,6 +399,7 @@ class TagCommand:
     def _print_text(self, file: TextIO, headings: bool) -> None:
         """Tag and print, sentence by sentence."""
         tagger, options = self.tagger, self.options
+        tagger.live = _is_watched(file)
         stated = options.readout == "stated"
         keeps = tagger.keeps(self._read_modes(tagger)[0])
         printer = Printer(file, tagger.tags, headings, options.asking, keeps, stated)
@@ -531,6 +533,14 @@ def _open_output(path: Path | None) -> Iterator[TextIO]:
         return
     with atomic_file(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
         yield file
+
+
+def _is_watched(file: TextIO) -> bool:
+    """Return whether somebody, or a program, may read what is printed before its end: not in a file on a disk."""
+    try:
+        return not stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+    except OSError:  # it has no descriptor
+        return False
 
 
 def _json_lines(records: Iterable[Record]) -> Iterator[str]:

@@ -92,8 +92,8 @@ class CompletionJob(Job):
 
     @property
     def stopped(self) -> bool:
-        """Whether the completion ends with the token that it has paused at."""
-        return False
+        """Whether the completion ends with the token that it has paused at: nobody waits for more."""
+        return self.cancelled.is_set()
 
     def finish(self) -> bool:
         """Take notice that no token follows; return whether something is left to be scored before the end."""
@@ -114,8 +114,8 @@ class AnswerJob(CompletionJob):
 
     @property
     def stopped(self) -> bool:
-        """Whether a stop has ended the answer."""
-        return self.growing.stopped
+        """Whether a stop has ended the answer, or nobody waits for more."""
+        return self.growing.stopped or super().stopped
 
     def finish(self) -> bool:
         """Take notice that no token follows, see ``GrowingAnswer.finish``."""
@@ -129,7 +129,7 @@ class AnswerJob(CompletionJob):
     def end(self, result: Any) -> None:
         """Hand over the end of the answer, or an error."""
         if isinstance(result, Completion):
-            finished = result.finished or self.stopped
+            finished = result.finished or self.growing.stopped
             result = AnswerEnd(finished, len(self.prompt), len(result.ids), self.growing.problems)
         super().end(result)
 

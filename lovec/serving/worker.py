@@ -8,12 +8,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from itertools import count
 
 from lovec.serving.jobs import AnswerJob, CompletionJob, Job, StepsJob, queue_full, shutting_down
-from lovec.taggers.freeform import Due, GrowingAnswer
-from lovec.taggers.scoring import ScoreRequest, computed
+from lovec.taggers.freeform import score_growing, write_on
+from lovec.taggers.scoring import computed
 from lovec.types import Completion, Engine, LovecError
 
 log = logging.getLogger(__name__)
@@ -207,48 +206,22 @@ class EngineWorker:
 
     def _complete(self, jobs: Sequence[CompletionJob]) -> None:
         """Sample a batch of completions until each of them pauses or ends."""
-        paused: set[CompletionJob] = set()
-
-        def on_token(prompt: int, sample: int, token: int) -> bool:
-            job = jobs[prompt]
-            job.ids.append(token)
-            if job.cancelled.is_set():
-                return False
-            if not job.on_token(token):
-                paused.add(job)
-            return job not in paused and len(job.ids) < job.sampling.max_new_tokens
-
-        completions = self.engine.generate(
-            [[*job.prompt, *job.ids] for job in jobs],
-            replace(jobs[0].sampling, max_new_tokens=max(job.sampling.max_new_tokens - len(job.ids) for job in jobs)),
+        pauses = write_on(
+            self.engine,
             self.stop_ids,
-            keys=[f"{job.key}\x1f{len(job.ids)}" if job.ids else job.key for job in jobs],
-            on_token=on_token,
+            jobs,
+            lambda job, token: not job.cancelled.is_set() and job.on_token(token),
         )
-        for job, (completion,) in zip(jobs, completions, strict=True):
-            job.logps += completion.logps
-            job.watched += completion.watched
-        going_on = {
-            job
-            for job, (completion,) in zip(jobs, completions, strict=True)
-            if job in paused and not completion.finished and not job.stopped and self._has_room(job)
-        }
-        left = {job for job in jobs if job not in going_on and job.finish()}
-        if due := [job for job in jobs if job in paused or job in left]:
+        left = {job for job, pause in zip(jobs, pauses, strict=True) if not pause.goes_on and job.finish()}
+        if due := [job for job, pause in zip(jobs, pauses, strict=True) if pause.asked or job in left]:
             self.on_paused(due)
-        for job, (completion,) in zip(jobs, completions, strict=True):
-            if job in going_on:
+        for job, pause in zip(jobs, pauses, strict=True):
+            if pause.goes_on:
                 with self._changed:
                     job.turn = next(self._turns)
                     self._paused.append(job)
             else:
-                job.end(Completion(tuple(job.ids), tuple(job.logps), completion.finished))
-
-    def _has_room(self, job: CompletionJob) -> bool:
-        """Return whether a completion may have another token."""
-        room = self.engine.context_length
-        has_context = room is None or len(job.prompt) + len(job.ids) < room
-        return has_context and len(job.ids) < job.sampling.max_new_tokens
+                job.end(Completion(tuple(job.ids), tuple(job.logps), pause.finished))
 
 
 def _run_together(first: Job, job: Job) -> bool:
@@ -260,33 +233,13 @@ def _run_together(first: Job, job: Job) -> bool:
 
 
 def score_answers(engine: Engine, jobs: Sequence[CompletionJob]) -> None:
-    """Score the new sentences of answers together, and hand them over.
-
-    The context of a sentence is the one that free-form tagging scores it in: its text and the scores that the model
-    itself wrote before it, encoded as in iterative tagging. Sentences whose scores are known from writing them are not
-    scored again. Those of an answer that is written with a source are scored without it, too.
+    """Score the new sentences of answers together, see ``score_growing``, and hand them over.
 
     Args:
         engine: scores contexts.
         jobs: answers of one model that have paused or ended; the sentences of those that nobody waits for are left out.
     """
     waited_for = [job for job in jobs if isinstance(job, AnswerJob) and not job.cancelled.is_set()]
-    room = engine.context_length
-
-    def contexts_due() -> list[tuple[GrowingAnswer, Due]]:
-        return [(job.growing, due) for job in waited_for for due in job.growing.due(room, job.ids, job.watched)]
-
-    choices: Sequence[Sequence[int]] = ()
-    while together := contexts_due():
-        choices = together[0][0].encoder.choices
-        for asks_tokens in (False, True):  # those without tokens are cheaper
-            part = [(answer, due) for answer, due in together if (due.start is not None) == asks_tokens]
-            if part:
-                starts = [due.start for _, due in part if due.start is not None]
-                request = ScoreRequest([due.context for _, due in part], starts or None)
-                for (answer, due), scores in zip(part, computed(request, engine, choices), strict=True):
-                    answer.take(due, scores)
-    if choices and all(job.growing.is_finished for job in waited_for):  # no answer of the batch goes on
-        engine.score([], choices)  # frees what the engine kept
+    score_growing(engine, [(job.growing, job.ids, job.watched) for job in waited_for])
     for job in waited_for:
         job.release(job.ids, job.logps)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, repeat, takewhile
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from lovec.core.settings import checked
 from lovec.core.stopwatch import Stopwatch
@@ -16,8 +16,10 @@ from lovec.encoding.written import Steps
 from lovec.taggers.scoring import (
     Passage,
     ScoredSentence,
+    ScoreRequest,
     Step,
     Tagged,
+    computed,
     items_of,
     most_probable,
     read_out,
@@ -146,7 +148,7 @@ class FreeFormTagger:
             if number in answers:
                 tagged = self._tagged(answers[number][0], *found[number])
             else:
-                tagged = _unanswered(record, len(prompts[number]), room)
+                tagged = unanswered(record, len(prompts[number]), room)
             yield from items_of(tagged, number)
 
     def _token_logps(
@@ -389,12 +391,14 @@ class WithoutSource:
 
     Attributes:
         prompt: returns the token ids of the prompt without the source; called where the answer is scored.
-        calibration: makes the confidence of what was read; None leaves the mean readout.
+        calibration: makes the confidence of what was read; None leaves the readout.
+        readout: what the confidence is without one, see ``FreeFormTagger``.
         steps: the sentences of the answer so far.
     """
 
     prompt: Callable[[], Sequence[int]]
     calibration: Calibration | None = None
+    readout: Readout = "mean"
     steps: list[Step] = field(default_factory=list, init=False)
 
     @cached_property
@@ -417,7 +421,7 @@ class WithoutSource:
         """
         logps, token_logps = self.passage.logps[at], self.passage.token_logps[at]
         score = None if logps is None else most_probable(logps)
-        known = read_out(sentence, score, logps, token_logps, scale, "mean", self.calibration)
+        known = read_out(sentence, score, logps, token_logps, scale, self.readout, self.calibration)
         return replace(known, by_source=sentence.confidence)
 
 
@@ -430,11 +434,12 @@ class GrowingAnswer:
     Attributes:
         encoder: the encoder of the model that writes it.
         prompt: token ids of its prompt.
-        calibration: makes the confidence of what was read; None leaves the mean readout.
+        calibration: makes the confidence of what was read; None leaves the readout.
         keeps_logps: whether the log-probabilities of the tokens are those of the model (``Sampling.keeps_logps``), not
             of another distribution that is drawn from.
         stops: texts that end the answer, see ``TextReader``.
         without_source: what is known of an answer that is written with a source; its sentences get both confidences.
+        readout: what the confidence is without a calibration, see ``FreeFormTagger``.
         distributions: whether sentences get the distribution over all scores: not where no confidence needs it.
     """
 
@@ -444,6 +449,7 @@ class GrowingAnswer:
     keeps_logps: bool = True
     stops: Sequence[str] = ()
     without_source: WithoutSource | None = None
+    readout: Readout = "mean"
     distributions: bool = field(init=False)
     _reader: AnswerReader = field(init=False)
     _passage: Passage = field(init=False)
@@ -530,6 +536,11 @@ class GrowingAnswer:
         return list(map(self._scored, range(first, done), spans, self._passage.logps[first:], known))
 
     @property
+    def own_problems(self) -> Sequence[str]:
+        """What is wrong with its sentences as they were written."""
+        return self._passage.problems
+
+    @property
     def problems(self) -> Sequence[str]:
         """What is wrong with its sentences without the source."""
         return [] if self.without_source is None or not self._steps else self.without_source.passage.problems
@@ -548,9 +559,121 @@ class GrowingAnswer:
     ) -> ScoredSpan:
         scale = self.encoder.scale
         sentence = read_sentence(span, scale)
-        sentence = read_out(sentence, span.score, logps, token_logps, scale, "mean", self.calibration)
+        sentence = read_out(sentence, span.score, logps, token_logps, scale, self.readout, self.calibration)
         known = self.without_source
         return ScoredSpan(span, sentence if known is None else known.read(sentence, at, scale))
+
+
+class Part(Protocol):
+    """An answer, or another completion, that is written in parts, between which something is done with what there is.
+
+    Attributes:
+        prompt: token ids of its prompt.
+        sampling: how to sample; one completion.
+        key: names the random stream, together with the seed.
+        ids: the tokens so far.
+        logps: their log-probabilities, up to the last pause.
+        watched: log-probabilities in their places, up to the last pause, see ``Completion.watched``.
+    """
+
+    prompt: Sequence[int]
+    sampling: Sampling
+    key: str
+    ids: list[int]
+    logps: list[float]
+    watched: list[Mapping[int, float]]
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it ends with the token that it has paused at."""
+
+
+P = TypeVar("P", bound=Part)
+
+
+class Pause(NamedTuple):
+    """How a part of a completion has ended.
+
+    Attributes:
+        asked: whether ``on_token`` has asked for the pause.
+        goes_on: whether there may be a further part.
+        finished: whether the model has ended the completion.
+    """
+
+    asked: bool
+    goes_on: bool
+    finished: bool
+
+
+def write_on(
+    engine: Engine, stop_ids: Sequence[int], parts: Sequence[P], on_token: Callable[[P, int], bool]
+) -> list[Pause]:
+    """Write a batch of completions until each of them pauses or ends, and return how.
+
+    Args:
+        engine: samples; all completions are sampled alike.
+        stop_ids: tokens that end a completion.
+        parts: the completions, which get what is written.
+        on_token: called with every new token, which the completion has by then; returns False for a pause.
+    """
+    asked: set[int] = set()
+
+    def add(prompt: int, sample: int, token: int) -> bool:
+        part = parts[prompt]
+        part.ids.append(token)
+        if not on_token(part, token):
+            asked.add(prompt)
+        return prompt not in asked and len(part.ids) < part.sampling.max_new_tokens
+
+    groups = engine.generate(
+        [[*part.prompt, *part.ids] for part in parts],
+        replace(parts[0].sampling, max_new_tokens=max(p.sampling.max_new_tokens - len(p.ids) for p in parts)),
+        stop_ids,
+        keys=[f"{part.key}\x1f{len(part.ids)}" if part.ids else part.key for part in parts],
+        on_token=add,
+    )
+    pauses = []
+    for number, (part, (completion,)) in enumerate(zip(parts, groups, strict=True)):
+        part.logps += completion.logps
+        part.watched += completion.watched
+        goes_on = number in asked and not completion.finished and not part.stopped and _has_room(engine, part)
+        pauses.append(Pause(number in asked, goes_on, completion.finished))
+    return pauses
+
+
+def _has_room(engine: Engine, part: Part) -> bool:
+    """Return whether a completion may have another token."""
+    room = engine.context_length
+    has_context = room is None or len(part.prompt) + len(part.ids) < room
+    return has_context and len(part.ids) < part.sampling.max_new_tokens
+
+
+def score_growing(
+    engine: Engine, answers: Sequence[tuple[GrowingAnswer, Sequence[int], Sequence[Mapping[int, float]]]]
+) -> None:
+    """Score the new sentences of answers together.
+
+    The context of a sentence is the one that ``FreeFormTagger`` scores it in. Sentences whose scores are known from
+    writing them are not scored again. Those of an answer that is written with a source are scored without it, too.
+
+    Args:
+        engine: scores contexts.
+        answers: answers of one model that have paused or ended, and their tokens so far with the log-probabilities in
+            their places, see ``Completion.watched``.
+    """
+    room = engine.context_length
+    choices: Sequence[Sequence[int]] = ()
+    while together := [(one, due) for one, ids, watched in answers for due in one.due(room, ids, watched)]:
+        choices = together[0][0].encoder.choices
+        for asks_tokens in (False, True):  # those without tokens are cheaper
+            some = [(growing, due) for growing, due in together if (due.start is not None) == asks_tokens]
+            if some:
+                starts = [due.start for _, due in some if due.start is not None]
+                request = ScoreRequest([due.context for _, due in some], starts or None)
+                for (growing, due), scores in zip(some, computed(request, engine, choices), strict=True):
+                    growing.take(due, scores)
+    if choices and all(growing.is_finished for growing, *_ in answers):  # no answer of the batch goes on
+        engine.score([], choices)  # frees what the engine kept
 
 
 def _token_callback(encoder: Encoder, numbers: Sequence[int], on_written: OnWritten) -> OnToken:
@@ -567,7 +690,7 @@ def _token_callback(encoder: Encoder, numbers: Sequence[int], on_written: OnWrit
     return on_token
 
 
-def _unanswered(record: Record, tokens: int, room: int | None) -> Record:
+def unanswered(record: Record, tokens: int, room: int | None) -> Record:
     """Return a record with an empty answer, whose prompt does not fit the model's context, and log a warning."""
     problem = f"the prompt has {tokens} tokens, the model's context holds {room}; shorten the question"
     log.warning("record %s: %s", record.id, problem)

@@ -45,6 +45,8 @@ class DocumentTagger(ABC):
         adapter: folder of the adapter; None without one.
         whole: whether sentences that are left out stay in the records all the same, for those who show them; `keeps`
             tells which they are. False at first.
+        live: whether `stream` yields the sentences of answers one by one while a model of this process writes them, for
+            those who watch, and not when all are complete, which takes less. False at first.
 
     Raises:
         LovecError: ``min_confidence`` is not in [0, 1], or a guarantee is asked for clauses; or ``revise`` is given
@@ -76,6 +78,7 @@ class DocumentTagger(ABC):
         self.revise = revise
         self.hedge_phrase = hedge_phrase
         self.whole = False
+        self.live = False
         self._ranks: dict[str, list[list[float]]] = {}
 
     @abstractmethod

@@ -25,6 +25,7 @@ from lovec.encoding.grounding import UNGROUNDED
 from lovec.taggers import FreeFormTagger, IterativeTagger, Session, TaggedText, TaggedTexts, open_session
 from lovec.taggers.by_source import by_both, requests_by_both
 from lovec.taggers.freeform import OnWritten
+from lovec.taggers.growing import stream_growing
 from lovec.taggers.scoring import ScoredSentence, Tagged, answered, items_of
 from lovec.taggers.served_confidence import UNCALIBRATED, ServedConfidence, renamed_threshold
 from lovec.tagging.apis import OPENAI, ApiModel, ApiTagger, check_api
@@ -178,6 +179,9 @@ class TextTagger(SessionTagger):
         By source is what the model says as it writes. By knowledge the complete answer is a given text.
         """
         sourced = [self.is_sourced(record) for record in records]
+        if self.live and (on_written is None or any(sourced)):
+            yield from stream_growing(self._free_form, records, self._iterative.calibration)
+            return
 
         def on_stated(item: ScoredSentence) -> None:
             if on_written is not None and not sourced[item.record]:  # what is stated with a source is not the score

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +20,7 @@ from lovec.cli import main
 from lovec.datasets.jsonl import record_from_dict, record_to_dict
 from lovec.display import disagrees, legend_html, passage_html, sentence_text
 from lovec.taggers import FreeFormTagger, IterativeTagger, Session, open_session
+from lovec.taggers.scoring import ScoredSentence
 from lovec.taggers.served_confidence import ServedConfidence
 from lovec.tagging import TextTagger
 from lovec.types import LovecError, Record, Sampling, Sentence
@@ -213,6 +216,68 @@ def test_answers_are_written_with_the_source_and_have_both_confidences(run: Any,
     assert re.findall(r'<sup class="lv-n lv-source[^>]*>(0\.\d\d)</sup><span', page) == numbers and "By source:" in page
     stated = run(*ask, "--evidence", "source.md", "--readout", "stated")[1]
     assert re.findall(r"<confidence> (\d+) </confidence>", stated) == [str(s.score) for s in record.sentences]
+
+
+@pytest.mark.parametrize("readout", [None, "stated"])
+def test_sentences_come_with_both_confidences_while_the_answer_is_written(
+    session: Session, monkeypatch: pytest.MonkeyPatch, readout: Any
+) -> None:
+    written: list[int] = []
+    generate = session.engine.generate
+
+    def counting(*args: Any, on_token: Any = None, **options: Any) -> Any:
+        def counted(prompt: int, sample: int, token: int) -> bool:
+            written.append(prompt)
+            return on_token is None or on_token(prompt, sample, token)
+
+        return generate(*args, on_token=counted, **options)
+
+    monkeypatch.setattr(session.engine, "generate", counting)
+    tagger = TextTagger(session, readout, max_new_tokens=200)
+    asked = [Record(f"r{n}", f"Who was {n}?", ("Ada wrote.",) * (n != 1)) for n in range(6)]  # more than a batch
+    known, at_the_end = tagger.answer_questions(asked), len(written)
+    written.clear()
+    tagger.live = True
+    stream = tagger.stream(asked, "free-form")
+    first = next(stream)
+    assert isinstance(first, ScoredSentence) and first.sentence.confidence is not None and len(written) < at_the_end / 3
+    items = [first, *stream]
+    records = [item for item in items if isinstance(item, Record)]
+    assert [(r.id, r.answer, r.evidence, r.meta) for r in records] == [
+        (r.id, r.answer, r.evidence, r.meta) for r in known
+    ]
+    assert all(same(one.sentences, two.sentences) for one, two in zip(records, known, strict=True))
+    sentences = [
+        [item.sentence for item in items if isinstance(item, ScoredSentence) and item.record == n] for n in range(6)
+    ]
+    assert sentences == [[*record.sentences] for record in records]
+    assert items.index(records[0]) < len(items) - 2  # it does not wait for the others
+
+
+def test_what_is_printed_one_by_one_is_what_a_file_gets(
+    run: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ask = ("--ask", "Who was Ada?", "--engine", "writer.Writer", "--max_new_tokens", "200")
+    texts = [run(*ask, *more)[1] for more in ((), ("--evidence", "source.md"))]
+    streamed: list[TextTagger] = []
+    stream = TextTagger.stream
+
+    def kept(self: TextTagger, *args: Any) -> Any:
+        streamed.append(self)
+        return stream(self, *args)
+
+    monkeypatch.setattr(TextTagger, "stream", kept)
+    monkeypatch.setattr("lovec.cli.tag._is_watched", lambda file: True)
+    assert [run(*ask, *more)[1] for more in ((), ("--evidence", "source.md"))] == texts
+    assert [tagger.live for tagger in streamed] == [True, True]
+
+
+def test_a_file_is_not_watched_and_a_pipe_is(tmp_path: Path) -> None:
+    from lovec.cli.tag import _is_watched
+
+    read, write = os.pipe()
+    with open(read), open(write, "w") as pipe, open(tmp_path / "out.txt", "w") as file:
+        assert _is_watched(pipe) and not _is_watched(file) and not _is_watched(io.StringIO())
 
 
 def test_questions_bring_evidence_of_their_own(run: Any, session: Session) -> None:

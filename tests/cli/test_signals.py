@@ -101,11 +101,15 @@ def test_a_signal_saves_and_the_run_goes_on_bit_for_bit(
 def test_no_validation_within_an_epoch_is_left_out(here: Path, model: str, hook: str, at: int) -> None:
     fit = words("fit", model, "run", "--trainer.val_check_interval", "1", "--trainer.num_sanity_val_steps", "0")
     assert in_child(lambda: main([*fit, *kick(hook, signal.SIGTERM, at)])) == 143
-    resumed = [*fit, "--ckpt_path", "run/terminated.ckpt", "--trainer.callbacks", "null"]
+    saver = ["--trainer.callbacks+", "ModelCheckpoint", "--trainer.callbacks.filename", "validated"]
+    resumed = [*fit, "--ckpt_path", "run/terminated.ckpt", "--trainer.callbacks", "null", *saver]
     twice = [*fit, "--ckpt_path", "run/terminated.ckpt", *kick("on_train_batch_start", signal.SIGTERM)]
     assert in_child(lambda: main(twice if at < 6 else resumed)) == (143 if at < 6 else 0)
     assert at == 6 or in_child(lambda: main(resumed)) == 0
     assert list(validations("run")) == ["0", "1", "2", "3", "4", "5"]
+    (saved,) = Path("run").glob("**/validated.ckpt")  # behind the last validation, which is not made once more
+    progress = torch.load(saved, weights_only=False)["loops"]["fit_loop"]["epoch_loop.val_loop.batch_progress"]
+    assert len({*progress["total"].values()}) == 1 and progress["total"]["completed"] > 0
 
 
 def loops(run: str) -> dict[str, Any]:

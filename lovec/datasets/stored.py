@@ -1,7 +1,7 @@
 """Records that stay in their file: each is read and parsed when it is asked for.
 
 A file is read once, from its beginning to its end, which checks every record. What stays in memory is where each of
-them lies, its domain and how long its texts are: some 40 bytes a record.
+them lies, its domain and how long its texts are: some 35 bytes a record.
 """
 
 from __future__ import annotations

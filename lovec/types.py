@@ -250,7 +250,9 @@ class Record:
         return replace(self, sentences=tuple(replace(sentence, claim=name) for sentence, name in pairs))
 
     def statements(self) -> Record:
-        """Return a copy without the parts of the answer that state nothing; the answer itself stays whole."""
+        """Return the record without the parts of its answer that state nothing; the answer itself stays whole."""
+        if all(sentence.is_statement for sentence in self.sentences):
+            return self
         kept = [at for at, sentence in enumerate(self.sentences) if sentence.is_statement]
         rejected = None if self.rejected is None else tuple(self.rejected[at] for at in kept)
         return replace(self, sentences=tuple(self.sentences[at] for at in kept), rejected=rejected)

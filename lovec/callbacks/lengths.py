@@ -48,8 +48,11 @@ def long_prompts(rows: Sequence[Record], encoder: Encoder, context: float) -> li
 
 
 def long_answers(rows: Sequence[Record], encoder: Encoder, limit: int) -> list[str]:
-    """Return the ids of records whose tagged answer has more than ``limit`` tokens; only those that may are read."""
+    """Return the ids of records whose tagged answer has more than ``limit`` tokens; only those that may are read.
+
+    A validation answer is given, so its own scores do not count: its tags have the lowest.
+    """
     sizes = enumerate(sizes_of(rows, encoder.tags))
-    may = (rows[i] for i, size in sizes if size.must_be_read or encoder.most_tokens(0, *size[1:3]) > limit)
+    may = (rows[i] for i, size in sizes if size.must_be_read or encoder.most_completion_tokens(*size[1:3]) > limit)
     tagged = ((row.id, [s.text for s in row.sentences if is_text(s.text)]) for row in may)
-    return [name for name, texts in tagged if len(encoder.completion(texts, [0] * len(texts))) > limit]
+    return [name for name, texts in tagged if encoder.is_longer(texts, limit)]

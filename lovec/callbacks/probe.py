@@ -19,6 +19,7 @@ from lovec.callbacks.estimate import PROBE
 from lovec.core.progress import doing, rounded_time
 from lovec.core.randomness import seeded
 from lovec.core.settings import Count, CountFromZero, PositiveShare, checked
+from lovec.datasets.stored import domains_of
 from lovec.evaluation.evaluator import label
 from lovec.evaluation.processes import barrier, own_share, reduce_over_processes
 from lovec.metrics import suite
@@ -133,7 +134,7 @@ class Probe(Callback):
         if loaded is None:  # the user's own loaders, or a datamodule without records
             return []
         records = loaded("validation")
-        own = [i for i, record in enumerate(records) if record.domain == pl_module.evaluator.domains[0]]
+        own = [i for i, domain in enumerate(domains_of(records)) if domain == pl_module.evaluator.domains[0]]
         n = min(self.questions, len(own))
         chosen = [records[own[i * len(own) // n]] for i in range(n)]
         return [replace(record, answer="", sentences=(), rejected=None) for record in chosen]

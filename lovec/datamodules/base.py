@@ -20,7 +20,7 @@ from lovec.core.provenance import text_digest
 from lovec.core.settings import CheckedSettings, Count, CountFromZero, Seed
 from lovec.datasets.jsonl import record_to_dict
 from lovec.datasets.pairs import WrongScores, usable, with_rejected
-from lovec.datasets.stored import StoredRecords
+from lovec.datasets.stored import StoredRecords, domains_of
 from lovec.tags import DEFAULT_TAGS, TagFormat
 from lovec.types import DEFAULT_SCALE, LovecError, Oracle, Record, Scale, Unit
 
@@ -182,8 +182,8 @@ class RecordsDataModule(LightningDataModule, CheckedSettings):
             counts["records"] = len(records)
             left_out = "".join(f", {n} left out: {why}" for why, n in counts.items() if n and why != "records")
             rank_zero_info(f"{type(self).__name__}: {counted(len(records), f'{split} record')}{left_out}")
-        measured = (record for split in ("validation", "test") for record in self.loaded(split))
-        self.domains = tuple(dict.fromkeys(record.domain for record in measured)) or self.domains or (self.title,)
+        measured = (domain for split in ("validation", "test") for domain in domains_of(self.loaded(split)))
+        self.domains = tuple(dict.fromkeys(measured)) or self.domains or (self.title,)
 
     def loaded(self, split: str) -> Sequence[Record]:
         """Return the records of a split that is set up, and none for a split that is not; nothing is read."""

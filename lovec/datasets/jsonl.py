@@ -15,13 +15,13 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
-from functools import partial
+from functools import lru_cache, partial
 from io import BufferedReader
 from stat import S_ISDIR, S_ISREG
 from typing import IO, Any, AnyStr, get_args
 
 from lovec.core.files import atomic_file
-from lovec.types import DEFAULT_SCALE, STATEMENT, Action, LovecError, PartKind, Record, Sentence
+from lovec.types import DEFAULT_SCALE, Action, LovecError, PartKind, Record, Sentence
 
 RECORD_KEYS = tuple(f.name for f in fields(Record))
 _SENTENCE_KEYS = tuple(f.name for f in fields(Sentence))
@@ -308,55 +308,53 @@ def _sentence_from_dict(data: Any, index: int) -> Sentence:
     levels = DEFAULT_SCALE.size
     if "levels" in data:
         levels = _value(data, "levels", partial(_is_int, low=2), "an integer above 1", place)
-    expected = "a number in [0, 1] or null (a rating of 7 is 0.7)"
-    factuality, confidence = data.get("factuality"), data.get("confidence")
-    score, distribution = data.get("score"), data.get("distribution")
-    if score is not None:
-        _value(data, "score", partial(_is_int, low=0, high=levels - 1), f"an integer 0..{levels - 1} or null", place)
-    if distribution is not None:
-        _value(data, "distribution", partial(_is_list, levels, _is_share), f"{levels} probabilities or null", place)
-    logps = _value(data, "token_logps", _is_logps, "a list of numbers of at most 0, or null", place)
-    kind = data.get("kind", STATEMENT)
-    if kind not in _KINDS:
-        raise LovecError(f"{place} has kind {short_json(kind)}, expected one of {', '.join(_KINDS)}")
-    is_place = partial(_is_int, low=0)
-    part_of = _value(
-        data, "part_of", lambda value: value is None or is_place(value), "an integer from 0 or null", place
-    )
-    claim = _value(data, "claim", lambda value: isinstance(value, str | None), "a text or null", place)
-    if factuality is not None:
-        _value(data, "factuality", _is_share, expected, place)
-    if confidence is not None:
-        _value(data, "confidence", _is_share, expected, place)
-    by_source = data.get("by_source")
-    if by_source is not None:
-        _value(data, "by_source", _is_share, expected, place)
-    revision = data.get("revision")
-    if revision not in (None, *_ACTIONS):
-        raise LovecError(f"{place} has revision {short_json(revision)}, expected one of {', '.join(_ACTIONS)}")
-    return Sentence(
-        text=text.strip(),
-        factuality=None if factuality is None else float(factuality),
-        confidence=None if confidence is None else float(confidence),
-        score=score,
-        distribution=None if distribution is None else tuple(map(float, distribution)),
-        levels=levels,
-        token_logps=None if logps is None else tuple(map(float, logps)),
-        kind=kind,
-        claim=claim,
-        part_of=part_of,
-        by_source=None if by_source is None else float(by_source),
-        revision=revision,
-    )
+    given: dict[str, Any] = {"text": text.strip(), "levels": levels}
+    known = _sentence_values(levels)
+    for key, value in data.items():
+        if key in known and (value is not None or key == "kind"):
+            is_valid, expected, convert = known[key]
+            if not is_valid(value):
+                raise _refused(f"{place} has {key}", value, expected)
+            given[key] = convert(value)
+    return Sentence(**given)
+
+
+@lru_cache(maxsize=1 << 4)
+def _sentence_values(levels: int) -> dict[str, tuple[Callable[[Any], bool], str, Callable[[Any], Any]]]:
+    """Return what a sentence may have beside its text: how a value is checked, what is expected, and its conversion.
+
+    Args:
+        levels: number of levels of the scale that the sentence is scored on.
+    """
+    share = (_is_share, "a number in [0, 1] or null (a rating of 7 is 0.7)", float)
+    return {
+        "factuality": share,
+        "confidence": share,
+        "by_source": share,
+        "score": (partial(_is_int, low=0, high=levels - 1), f"an integer 0..{levels - 1} or null", int),
+        "distribution": (partial(_is_list, levels, _is_share), f"{levels} probabilities or null", _floats),
+        "token_logps": (_is_logps, "a list of numbers of at most 0, or null", _floats),
+        "part_of": (partial(_is_int, low=0), "an integer from 0 or null", int),
+        "claim": (lambda value: isinstance(value, str), "a text or null", str),
+        "kind": (lambda value: value in _KINDS, f"one of {', '.join(_KINDS)}", str),
+        "revision": (lambda value: value in _ACTIONS, f"one of {', '.join(_ACTIONS)}", str),
+    }
+
+
+def _floats(values: Iterable[float]) -> tuple[float, ...]:
+    return tuple(map(float, values))
 
 
 def _value(data: Mapping[str, Any], key: str, is_valid: Callable[[Any], bool], expected: str, place: str = "") -> Any:
     """Return the value of a key, None without one; refuse a value that is not valid."""
     value = data.get(key)
     if not is_valid(value):
-        subject = f"{place} has {key}" if place else f"'{key}' is"
-        raise LovecError(f"{subject} {short_json(value)}, expected {expected}")
+        raise _refused(f"{place} has {key}" if place else f"'{key}' is", value, expected)
     return value
+
+
+def _refused(subject: str, value: Any, expected: str) -> LovecError:
+    return LovecError(f"{subject} {short_json(value)}, expected {expected}")
 
 
 def _is_text(value: Any) -> bool:
@@ -376,10 +374,9 @@ def _is_list(length: int, is_valid: Callable[[Any], bool], value: Any) -> bool:
 
 
 def _is_logps(value: Any) -> bool:
-    """Return whether a value is None or a list of log-probabilities."""
-    numbers = value if isinstance(value, list) else []
-    are_logps = all((isinstance(number, float) or _is_int(number)) and number <= 0.0 for number in numbers)
-    return are_logps if isinstance(value, list) else value is None
+    """Return whether a value is a list of log-probabilities."""
+    numbers = value if isinstance(value, list) else [math.inf]
+    return all((isinstance(number, float) or _is_int(number)) and number <= 0.0 for number in numbers)
 
 
 def _is_share(value: Any) -> bool:

@@ -56,8 +56,14 @@ def with_rejected(
     # random() is the only method of Random that promises the same numbers in every Python version.
     random = Random(int.from_bytes(digest, "big")).random
     reach = scale.top if wrong_scores == "uniform" else max(1, round(_NEAR * scale.top))
-    choices = [[c for c in range(scale.size) if 0 < abs(c - score) <= reach] for score in scores]
-    return replace(record, rejected=tuple(wrong[int(len(wrong) * random())] for wrong in choices))
+    return replace(record, rejected=tuple(_wrong_score(score, reach, scale.top, random()) for score in scores))
+
+
+def _wrong_score(score: int, reach: int, top: int, share: float) -> int:
+    """Return the score that a share in [0, 1) of the wrong ones lies below, of those up to ``reach`` away."""
+    low, high = max(0, score - reach), min(top, score + reach)
+    drawn = low + int((high - low) * share)
+    return drawn + (drawn >= score)
 
 
 def usable(records: Iterable[Record]) -> tuple[list[Record], int]:

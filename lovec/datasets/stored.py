@@ -1,7 +1,7 @@
 """Records that stay in their file: each is read and parsed when it is asked for.
 
 A file is read once, from its beginning to its end, which checks every record. What stays in memory is where each of
-them lies and how long its texts are: some 30 bytes a record.
+them lies, its domain and how long its texts are: some 35 bytes a record.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lovec.types import LovecError, Record
 Change: TypeAlias = Callable[[Record], Record | None]
 """Returns what is to become of a record of a file, None where it is left out; the same at every call."""
 
-_ENTRY = Struct("<QIIIII???")  # Place and RecordSize
+_ENTRY = Struct("<QIIIIII???")  # Place, number of the domain, and RecordSize
 
 
 class Place(NamedTuple):
@@ -84,6 +84,11 @@ def sizes_of(records: Sequence[Record], tags: TagFormat) -> Iterator[RecordSize]
     return (size_of(record, tags) for record in records)
 
 
+def domains_of(records: Sequence[Record]) -> Iterator[str]:
+    """Return the domain of every record; nothing is read where they are known."""
+    return records.domains() if isinstance(records, StoredRecords) else (record.domain for record in records)
+
+
 class StoredRecords(Sequence[Record]):
     """Records of a JSON Lines file, each of which is read and parsed when it is asked for.
 
@@ -94,14 +99,18 @@ class StoredRecords(Sequence[Record]):
         file: the file.
         change: what becomes of a record when it is read; it must not leave out any of these records.
         tags: the tag words and the scale that the sizes refer to.
-        entries: place and size of every record, packed.
+        entries: place, domain and size of every record, packed.
+        domains: numbers of the domains in the entries.
     """
 
-    def __init__(self, file: _File, change: Change, tags: TagFormat, entries: bytes | bytearray) -> None:
+    def __init__(
+        self, file: _File, change: Change, tags: TagFormat, entries: bytes | bytearray, domains: Mapping[str, int]
+    ) -> None:
         self._file = file
         self._change = change
         self.tags = tags
         self._entries = entries
+        self._domains = domains
 
     def __len__(self) -> int:
         return len(self._entries) // _ENTRY.size
@@ -121,7 +130,12 @@ class StoredRecords(Sequence[Record]):
 
     def sizes(self) -> Iterator[RecordSize]:
         """Return the size of every record; nothing is read."""
-        return (RecordSize(*entry[3:]) for entry in _ENTRY.iter_unpack(self._entries))
+        return (RecordSize(*entry[4:]) for entry in _ENTRY.iter_unpack(self._entries))
+
+    def domains(self) -> Iterator[str]:
+        """Return the domain of every record; nothing is read."""
+        names = list(self._domains)
+        return (names[entry[3]] for entry in _ENTRY.iter_unpack(self._entries))
 
     def selected(self, numbers: Iterable[int]) -> StoredRecords:
         """Return some of the records.
@@ -131,7 +145,7 @@ class StoredRecords(Sequence[Record]):
         """
         size = _ENTRY.size
         entries = b"".join(self._entries[number * size : (number + 1) * size] for number in numbers)
-        return StoredRecords(self._file, self._change, self.tags, entries)
+        return StoredRecords(self._file, self._change, self.tags, entries, self._domains)
 
 
 def read_stored(
@@ -164,6 +178,7 @@ def read_stored(
         return dict(kept)
     file, place = _File(path), Place(0, 0, 0)
     entries = {split: bytearray() for split in changes}
+    domains: dict[str, int] = {}
 
     def rows() -> Iterator[tuple[int, Row]]:
         nonlocal place
@@ -174,8 +189,9 @@ def read_stored(
         on_record(record)
         for split, change in changes.items():
             if (changed := change(record)) is not None:
-                entries[split] += _ENTRY.pack(*place, *size_of(changed, tags))
-    return {split: StoredRecords(file, change, tags, entries[split]) for split, change in changes.items()}
+                domain = domains.setdefault(changed.domain, len(domains))
+                entries[split] += _ENTRY.pack(*place, domain, *size_of(changed, tags))
+    return {split: StoredRecords(file, change, tags, entries[split], domains) for split, change in changes.items()}
 
 
 class _File:

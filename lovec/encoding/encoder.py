@@ -352,7 +352,7 @@ class Encoder:
 
     def head(self, sentence: str, first: bool) -> list[int]:
         """Return the ids of a sentence and its opening tag word; all sentences but the first begin with a space."""
-        return self.pieces(f"{'' if first else ' '}{sentence} {self.tags.open}")
+        return self.pieces(self._head_text(sentence, first))
 
     def sentence_tokens(self, head: Sequence[int]) -> int:
         """Return how many of the ids of ``head`` belong to the sentence: those that begin before its tag."""
@@ -388,6 +388,26 @@ class Encoder:
             ids += self.tails[score]
         return [*ids, self.end_id] if finished else ids, marks
 
+    def is_longer(self, sentences: Sequence[str], limit: int) -> bool:
+        """Return whether a tagged answer with the lowest scores has more than ``limit`` tokens.
+
+        Only as much is encoded as tells, and none of it is kept: this is asked once, of as many answers as a file has.
+
+        Args:
+            sentences: the text of each sentence.
+            limit: the number of tokens.
+        """
+        tokens = 1  # which ends the turn
+        for i, sentence in enumerate(sentences):
+            tokens += len(self._tokenize(self._head_text(sentence, first=i == 0))) + len(self.tails[0])
+            if tokens > limit:
+                return True
+        return tokens > limit
+
+    def most_completion_tokens(self, answer: int, sentences: int) -> int:
+        """Return a bound on the tokens of a tagged answer, see ``most_tokens``."""
+        return answer + sentences * self._tag + 1  # which ends the turn
+
     def most_tokens(self, question: int, answer: int = 0, sentences: int = 0) -> int:
         """Return a bound on the tokens of a prompt and its tagged answer, without encoding them.
 
@@ -398,13 +418,16 @@ class Encoder:
             answer: bytes of all sentences.
             sentences: number of sentences.
         """
-        return self._around + question + answer + sentences * self._tag
+        return self._around + question + self.most_completion_tokens(answer, sentences)
 
     def _score(self, scoring: Scoring) -> None:
         self.scoring = scoring
         self.choices = self.scored(self.tails)
         first = set() if scoring == "exact" else set(chain(*self.choices))
         self.watched = tuple(sorted(first)) if len(first) <= MOST_WATCHED else ()
+
+    def _head_text(self, sentence: str, first: bool) -> str:
+        return f"{'' if first else ' '}{sentence} {self.tags.open}"
 
     def _tokenize(self, text: str) -> tuple[int, ...]:
         return tuple(self._controls.plain(text))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -17,12 +18,11 @@ from lovec.callbacks.estimate import PROBE, VALIDATION, Left, RunEstimate, due_b
 from lovec.callbacks.progress import planned_batches
 from lovec.core.progress import Activity, doing
 from lovec.core.randomness import seeded
-from lovec.evaluation.processes import own_share
 from lovec.evaluation.stopping import SignalConnector
 from lovec.modules.batching import Batch
 from lovec.types import ITERATIVE, Record
 
-_SAMPLED = 256  # training records whose lengths stand for those of all
+_SAMPLED = 256  # records whose lengths stand for those of all
 
 
 class RunCosts(Callback):
@@ -48,13 +48,13 @@ class RunCosts(Callback):
         self._first = trainer.fit_loop.epoch_loop.total_batch_idx + 1
         data: Any = getattr(trainer, "datamodule", None)
         if hasattr(data, "loaded") and len(rows := data.loaded("train")):
-            some = [rows[number * len(rows) // _SAMPLED] for number in range(_SAMPLED)]
+            some = _some(rows)
             share = len(rows) / data.train_batches() / trainer.world_size
             self._batch_work = self._module.work(some) / len(some) * share
-        records = own_share(trainer, data.validated()) if hasattr(data, "validated") else ()
-        self._records = len(records)
-        given = ITERATIVE in self._module.evaluator.modes
-        self._validation_work = float(sum(map(length_of, records))) if given else 0.0
+        validated = data.validated() if hasattr(data, "validated") else ()
+        self._records = len(range(trainer.global_rank, len(validated), trainer.world_size))
+        if self._records and ITERATIVE in self._module.evaluator.modes:
+            self._validation_work = self._records * statistics.fmean(map(length_of, _some(validated)))
         self.estimate.steps_begin()
 
     @contextmanager
@@ -147,6 +147,12 @@ class RunCosts(Callback):
             several = math.sqrt(max(1, min(records, rows)) / questions)
             guess += self.estimate.each(PROBE) * -(-records // rows) * several
         self.estimate.guesses[VALIDATION] = guess
+
+
+def _some(rows: Sequence[Record]) -> list[Record]:
+    """Return rows from all over some rows, which may be many and in a file; all of them where they are few."""
+    count = min(_SAMPLED, len(rows))
+    return [rows[number * len(rows) // count] for number in range(count)]
 
 
 def length_of(row: Record) -> int:

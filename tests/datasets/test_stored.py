@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lovec.datasets.jsonl import read_records, write_records
-from lovec.datasets.stored import RecordSize, StoredRecords, read_stored, size_of, sizes_of
+from lovec.datasets.stored import RecordSize, StoredRecords, domains_of, read_stored, size_of, sizes_of
 from lovec.tags import DEFAULT_TAGS, TagFormat
 from lovec.types import LovecError, Record, Sentence
 
@@ -54,6 +54,17 @@ def test_blank_lines_a_mark_and_missing_ids_are_as_when_read_in_one_go(tmp_path:
     path = tmp_path / "r.jsonl"
     path.write_bytes(b'\xef\xbb\xbf{"question": "A?"}\n\n  \n{"question": "B?", "id": 7}\r\n{"question": "C?"}')
     assert [r.id for r in stored(str(path))] == ["line-1", "7", "line-5"] == [r.id for r in read_records(path)]
+
+
+def test_domains_are_known_without_reading(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def grouped(record: Record) -> Record:
+        return replace(record, meta={"domain": f"d{int(record.id[1:]) % 3}"}) if record.id != "r0" else record
+
+    records = stored(path, grouped)
+    expected, some = [record.domain for record in records], records.selected([5, 0, 1])
+    assert expected[:4] == ["in-domain", "d1", "d2", "d0"] == list(domains_of(list(records)[:4]))
+    monkeypatch.setattr(StoredRecords, "__getitem__", None)
+    assert list(domains_of(records)) == expected and list(domains_of(some)) == ["d2", "in-domain", "d1"]
 
 
 def test_several_splits_come_of_one_reading(path: str) -> None:
@@ -133,7 +144,7 @@ def test_processes_read_at_the_same_time(path: str) -> None:
 
 
 def test_a_pickled_copy_reads_the_same_file(path: str) -> None:
-    records = StoredRecords(stored(path)._file, replace, DEFAULT_TAGS, stored(path)._entries)
+    records = StoredRecords(stored(path)._file, replace, DEFAULT_TAGS, stored(path)._entries, {"in-domain": 0})
     copy = pickle.loads(pickle.dumps(records))
     assert list(copy) == list(records)
     text = pickle.dumps(records)

@@ -13,7 +13,10 @@ from tinyrollouts import grpo, scripted
 from tinyrun import Rows, fit, module, records, tiny, trainer
 from transformers import AutoTokenizer
 
-from lovec.datasets.stored import size_of
+from lovec.callbacks.lengths import long_answers
+from lovec.datamodules import Demonstrations
+from lovec.datasets.jsonl import write_records
+from lovec.datasets.stored import StoredRecords, size_of
 from lovec.encoding import Encoder
 from lovec.modules import (
     DPO,
@@ -275,6 +278,7 @@ def test_no_record_has_more_tokens_than_its_bound(arch: str, tmp_path: Path) -> 
             row = Record("a", question, sentences=tuple(Sentence(text, 1.0) for text in texts[:count]))
             completion = encoder.completion(texts[:count], [10] * count)
             size = size_of(row)
+            assert len(completion) <= encoder.most_completion_tokens(size.answer, size.sentences)
             assert len(encoder.prompt(question)) <= encoder.most_tokens(size.question)
             assert len(encoder.prompt(question)) + len(completion) <= encoder.most_tokens(*size[:3])
 
@@ -375,6 +379,46 @@ def test_answers_longer_than_the_limit_are_said_at_the_start(model: str, tmp_pat
         said = [str(w.message) for w in caught if "with their tags" in str(w.message)]
         start = f"{expected} of {len(rows)} validation answers have more than 40 tokens with their tags, and answers as"
         assert [line.startswith(start) for line in said] == [True] * bool(expected)
+
+
+def test_only_answers_that_may_be_longer_than_the_limit_are_encoded(
+    model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder = Encoder(AutoTokenizer.from_pretrained(model))
+    rows = [replace(row, id=f"{row.id}+{n}", sentences=row.sentences * n) for n in range(4) for row in records(6)]
+    rows[3] = replace(rows[3], sentences=(Sentence("It is </confidence>."),))  # has to be read
+    texts = {row.id: [sentence.text for sentence in row.sentences] for row in rows}
+    tokens = {name: len(encoder.completion(given, [0] * len(given))) for name, given in texts.items()}
+    seen: list[str] = []
+    encode = encoder._tokenize
+    monkeypatch.setattr(encoder, "_tokenize", lambda text: (seen.append(text), encode(text))[1])
+    for limit in (1, 40, 90, 200, 10_000):
+        assert long_answers(rows, encoder, limit) == [name for name, count in tokens.items() if count > limit]
+    may = encoder.most_completion_tokens(*size_of(rows[12])[1:3])  # that of an answer that is surely not longer
+    seen.clear()
+    assert long_answers(rows[12:13], encoder, may) == [] == seen
+    assert long_answers([replace(rows[12], sentences=rows[12].sentences * 99)], encoder, may) and 0 < len(seen) < 50
+
+
+def test_few_of_many_validation_records_are_read_before_the_first_step(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, val_path = tmp_path / "train.jsonl", tmp_path / "val.jsonl"
+    write_records(path, records(8))
+    write_records(val_path, [replace(row, id=f"v{row.id}") for row in records(900)])
+    data, read = Demonstrations(str(path), str(val_path), batch_size=4), []
+    get = StoredRecords.__getitem__
+
+    def watched(self: Any, index: Any) -> Any:
+        found = get(self, index)
+        read.extend(row.id for row in (found if isinstance(index, slice) else [found]))
+        return found
+
+    monkeypatch.setattr(StoredRecords, "__getitem__", watched)
+    objective = module(cls=Untouched, model=model, evaluation=EvaluationConfig(max_new_tokens=2000))
+    with pytest.raises(AssertionError, match="a step has begun"):
+        trainer(tmp_path, limit_val_batches=0).fit(objective, data)
+    assert len([name for name in read if name[0] == "v"]) <= 256 < 900  # their lengths stand for those of all
 
 
 def test_cut_rollouts_are_counted_and_have_no_end(model: str, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@
     python benchmarks/grounded.py --parts atlas       # real cities only; the other part stays as it is
     python benchmarks/grounded.py --validate          # train, measure on validation answers, and print
     python benchmarks/grounded.py --from-runs         # measure what finished runs have written
+    python benchmarks/grounded.py --parts atlas --written ADAPTER    # measure answers that it writes with articles
     python benchmarks/grounded.py --baselines         # measure only the baselines; adapters stay as they are
     python benchmarks/grounded.py --page              # only write the table from the file
 
@@ -25,15 +26,25 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import yaml
-from common import ROOT, page_options, provenance, run_for_page, run_lovec, versions_text
-from grounded_atlas import values_of, with_article
+from common import (
+    CALIBRATION,
+    HEADINGS,
+    ROOT,
+    interval_values,
+    page_options,
+    provenance,
+    run_for_page,
+    run_lovec,
+    versions_text,
+)
+from grounded_atlas import ArticleOracle, values_of, with_article
 from grounded_baselines import cross_fitted, read_by_baselines, tag_in_parts
 
 from lovec.datasets.jsonl import write_records
-from lovec.metrics.bootstrap import by_question
+from lovec.metrics.bootstrap import QuestionPairs, by_question, resample
 from lovec.metrics.functional import brier_score, ece_m, spearman
 from lovec.metrics.records import confidence_of
-from lovec.types import Record, Sentence
+from lovec.types import Oracle, Record, Sentence
 
 if TYPE_CHECKING:
     from lovec.calibration.maps import FeatureMap
@@ -44,6 +55,8 @@ PAGE = ROOT / "docs" / "grounded.md"
 MARKS = ("<!-- grounded table: written by benchmarks/grounded.py -->", "<!-- end of the grounded table -->")
 SETTINGS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
 MODELS = {"atlas": "smollm2", "world": "world"}
+MOST_TOKENS = 224
+"""The most tokens of an answer that an adapter writes."""
 TRUE_FROM = 0.75
 """Label from which a sentence counts as true, in the table of both truths."""
 
@@ -63,6 +76,13 @@ def atlas_data(folder: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     write_records(path, [*rows, *sourced])
     return path
+
+
+def oracle_of(part: str) -> Oracle:
+    """Return what labels sentences: by the article of their record, or by what is true where it has none."""
+    from lovec.oracles import WorldOracle
+
+    return ArticleOracle() if part == "atlas" else WorldOracle()
 
 
 def measured_answers(part: str, split: str) -> list[tuple[Record, Record]]:
@@ -107,22 +127,28 @@ def measure(part: str, split: str, adapters: Mapping[str, str]) -> dict[str, Any
         part: "atlas" or "world".
         split: "validation" or "test".
         adapters: their folders by name. The first one is that of the table of both truths.
+
+    Returns:
+        The metrics of every adapter, and under "known" what its differences by knowledge are computed from.
     """
     from lovec.calibration import fit_map
     from lovec.taggers import open_session
 
     pairs = measured_answers(part, split)
     held_out = measured_answers(part, "validation") if split == "test" else []
-    rows, cells = [], []
+    rows, cells, known = [], [], {}
     for name, adapter in adapters.items():
         with open_session(MODELS[part], adapter) as session:
             tagged = _tagged(session, pairs, f"{part}, {name}, {split}")
             fitted_on = _tagged(session, held_out, f"{part}, {name}, validation")
         for truth, records in tagged.items():
-            rows += [{"method": name, "truth": truth, "readout": r, **_scores(records, r)} for r in ("stated", "mean")]
+            readouts = {readout: by_question(records, readout) for readout in ("stated", "mean")}
             if held_out:
-                calibrated = _mapped(records, fit_map(fitted_on[truth]).map)
-                rows.append({"method": name, "truth": truth, "readout": "calibrated", **_scores(calibrated, "stated")})
+                readouts["calibrated"] = by_question(_mapped(records, fit_map(fitted_on[truth]).map), "stated")
+            for readout, found in readouts.items():
+                rows.append({"method": name, "truth": truth, "readout": readout, **_figures(found)})
+                if truth == "knowledge":
+                    known[f"{name}, {readout}"] = {q: [round(c, 3) for c in ours] for q, (ours, _) in found.items()}
         if "source" in tagged:
             cells = cells or _cells(tagged["knowledge"], tagged["source"])
     answers = [pair[0] for pair in pairs]
@@ -130,7 +156,66 @@ def measure(part: str, split: str, adapters: Mapping[str, str]) -> dict[str, Any
         truth: statistics.pvariance([s.factuality or 0.0 for row in group for s in row.sentences])
         for truth, group in (("knowledge", answers), ("source", [pair[1] for pair in pairs]))
     }
-    return {"split": split, "answers": len(pairs), "constant_brier": constant, "rows": rows, "cells": cells}
+    labels = {row.id: [s.factuality for s in row.sentences] for row in answers}
+    return {
+        "split": split,
+        "answers": len(pairs),
+        "constant_brier": constant,
+        "rows": rows,
+        "cells": cells,
+        "labels": labels,
+        "known": known,
+    }
+
+
+def measure_written(part: str, split: str, adapter: str) -> dict[str, Any]:
+    """Measure what an adapter says of answers that it writes itself, each with an article.
+
+    By source it is what the answer says at its tags; by knowledge the same text is scored without the article. What an
+    oracle cannot judge is left out.
+
+    Args:
+        part: "atlas" or "world".
+        split: "validation" or "test".
+        adapter: its folder.
+    """
+    from lovec.calibration import fit_map
+    from lovec.taggers import open_session
+
+    parts = ["validation", "test"] if split == "test" else ["validation"]
+    with open_session(MODELS[part], adapter) as session:
+        told, known = {}, {}
+        for one in parts:
+            questions = [replace(row, answer=None, sentences=()) for _, row in measured_answers(part, one)]
+            told[one], known[one] = _written(session, part, questions, f"{part}, answers with an article, {one}")
+    rows = []
+    for truth, records in (("source", told), ("knowledge", known)):
+        readouts = {readout: by_question(records[split], readout) for readout in ("stated", "mean")}
+        if split == "test":
+            mapped = _mapped(records["test"], fit_map(records["validation"]).map)
+            readouts["calibrated"] = by_question(mapped, "stated")
+        rows += [{"truth": truth, "readout": name, **_figures(found)} for name, found in readouts.items()]
+    sentences = [sentence for record in told[split] for sentence in record.sentences]
+    counts = {"answers": len(told[split]), "sentences": len(sentences)}
+    return {**counts, "untagged": sum(s.score is None for s in sentences), "rows": rows}
+
+
+def _written(session: Session, part: str, questions: Sequence[Record], name: str) -> tuple[list[Record], list[Record]]:
+    """Return answers that are written with articles, labelled by these, and the same without, labelled by the truth."""
+    from lovec.taggers import FreeFormTagger, IterativeTagger
+    from lovec.types import Sampling
+
+    writer = FreeFormTagger(session.engine, session.encoder, Sampling(MOST_TOKENS), distributions=True)
+    answers = tag_in_parts(writer, questions, name)
+    plain = [replace(row, evidence=(), sentences=tuple(Sentence(s.text) for s in row.sentences)) for row in answers]
+    known = tag_in_parts(IterativeTagger(session.engine, session.encoder), plain, f"{name}, by knowledge")
+    oracle = oracle_of(part)
+    return _rated(oracle, answers), _rated(oracle, known)
+
+
+def _rated(oracle: Oracle, records: Sequence[Record]) -> list[Record]:
+    """Return records with the labels of an oracle."""
+    return [record.with_factuality(labels) for record, labels in zip(records, oracle.rate(records), strict=True)]
 
 
 def _tagged(session: Session, pairs: Sequence[tuple[Record, Record]], name: str) -> dict[str, list[Record]]:
@@ -165,22 +250,17 @@ def measure_baselines(part: str, split: str) -> dict[str, Any]:
     for name, records in read_by_baselines(MODELS[part], [row for _, row in measured_answers(part, split)]).items():
         plain = by_question(records, "stated")
         for method, found in ((name, plain), (f"{name} + isotonic", cross_fitted(plain))):
-            pairs = [pair for both in found.values() for pair in zip(*both, strict=True)]
-            rows.append({"method": method, "truth": "source", "readout": "-", **_figures(pairs)})
+            rows.append({"method": method, "truth": "source", "readout": "-", **_figures(found)})
     about = provenance()
     return {"date": about["date"], "commit": about["commit"], "rows": rows}
 
 
-def _scores(records: Sequence[Record], readout: str) -> dict[str, Any]:
-    found = [(confidence_of(s, readout), s.factuality) for record in records for s in record.sentences]
-    return _figures([(c, f) for c, f in found if c is not None and f is not None])
-
-
-def _figures(pairs: Sequence[tuple[float, float]]) -> dict[str, Any]:
+def _figures(found: QuestionPairs) -> dict[str, Any]:
     """Return the metrics of pairs of confidence and factuality, and their number."""
-    confidence, factuality = (torch.tensor(column, dtype=torch.float64) for column in zip(*pairs, strict=True))
+    sides = ([value for pair in found.values() for value in pair[side]] for side in (0, 1))
+    confidence, factuality = (torch.tensor(side, dtype=torch.float64) for side in sides)
     measures = {"brier": brier_score, "ece_m": ece_m, "spearman": spearman}
-    return {"n": len(pairs), **{name: float(measure(confidence, factuality)) for name, measure in measures.items()}}
+    return {"n": len(confidence), **{name: float(f(confidence, factuality)) for name, f in measures.items()}}
 
 
 def _cells(known: Sequence[Record], told: Sequence[Record]) -> list[dict[str, Any]]:
@@ -213,7 +293,11 @@ def run(flags: argparse.Namespace) -> dict[str, Any]:
         found = parts.setdefault(part, {"runs": [], "baselines": None})
         if flags.baselines or found["baselines"] is None:
             found["baselines"] = measure_baselines(part, split)
-        if flags.baselines:
+        if flags.written is not None:
+            about = provenance()
+            measured = measure_written(part, split, str(flags.written))
+            found["written"] = {name: about[name] for name in ("date", "commit", "versions", "machine")} | measured
+        if flags.baselines or flags.written is not None:
             continue
         folder = flags.out / part / f"seed-{flags.seed}"
         note = folder / "benchmark.json"
@@ -247,8 +331,8 @@ def table(results: Mapping[str, Any]) -> str:
             row = same[0]
             values = " | ".join(_percent(same, name) for name in ("brier", "ece_m", "spearman"))
             lines.append(f"| {row['method']} | by {row['truth']} | {row['readout']} | {values} |")
+        lines += ["", *_difference_lines(runs), *_written_lines(found.get("written"))]
         lines += [
-            "",
             "| By source | By knowledge | Sentences | Mean confidence by source | Mean confidence by knowledge |",
             "|---|---|---|---|---|",
         ]
@@ -261,6 +345,52 @@ def table(results: Mapping[str, Any]) -> str:
         about.append(f"Baselines: {baselines['date']}, commit {baselines['commit']}.")
         lines += ["", *about, ""]
     return "\n".join(lines).rstrip()
+
+
+def _difference_lines(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the table of what the adapter with sources says by knowledge, less what the other one does."""
+    runs = [run for run in runs if "known" in run]
+    if not runs:
+        return []
+    names = [name.removesuffix(", stated") for name in runs[0]["known"] if name.endswith(", stated")]
+    lines = [
+        f"By knowledge, less *{names[1]}* (95 % intervals: questions are drawn again, and seeds).",
+        "",
+        f"| Readout | {HEADINGS} |",
+        "|---|---|---|---|",
+    ]
+    for readout in ("stated", "mean", "calibrated"):
+        drawn = []
+        for name in names:
+            found = [
+                {
+                    question: (ours, run["labels"][question])
+                    for question, ours in run["known"][f"{name}, {readout}"].items()
+                }
+                for run in runs
+            ]
+            drawn.append(resample(found, bases=[str(run["seed"]) for run in runs]))
+        ends = interval_values(*drawn)
+        cells = (f"{100 * ends[n][0]:+.1f} ({100 * ends[n][1]:+.1f} to {100 * ends[n][2]:+.1f})" for n in CALIBRATION)
+        lines.append(f"| {readout} | {' | '.join(cells)} |")
+    return [*lines, ""]
+
+
+def _written_lines(found: Mapping[str, Any] | None) -> list[str]:
+    """Return the table of answers that an adapter wrote with articles; none where that was not measured."""
+    if found is None:
+        return []
+    lines = [
+        f"Answers that an adapter writes itself with the article: {found['answers']} answers, {found['sentences']} "
+        f"sentences, of which {found['untagged']} have no valid tag. {versions_text(found)}.",
+        "",
+        "| Truth | Readout | BS | ECE-M | SC |",
+        "|---|---|---|---|---|",
+    ]
+    for row in found["rows"]:
+        values = " | ".join(f"{100 * row[name]:.1f}" for name in CALIBRATION)
+        lines.append(f"| by {row['truth']} | {row['readout']} | {values} |")
+    return [*lines, ""]
 
 
 def _percent(rows: Sequence[Mapping[str, Any]], name: str) -> str:
@@ -276,6 +406,7 @@ def main() -> None:
     parser.add_argument("--parts", nargs="+", choices=sorted(SETTINGS), default=sorted(SETTINGS))
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "grounded", help="folder of the runs")
     parser.add_argument("--validate", action="store_true", help="measure on validation answers; implies --only-print")
+    parser.add_argument("--written", type=Path, metavar="ADAPTER", help="measure only answers that an adapter writes")
     parser.add_argument("--from-runs", action="store_true", help="measure what finished runs have written")
     parser.add_argument("--baselines", action="store_true", help="measure only the baselines, without any run")
     run_for_page(parser, run, table, RESULTS, PAGE, MARKS)

@@ -12,7 +12,7 @@ from lovec.baselines.base import Baseline, with_confidences
 from lovec.baselines.likelihood import gain_of
 from lovec.calibration import Isotonic
 from lovec.metrics.bootstrap import QuestionPairs
-from lovec.taggers import IterativeTagger, open_session
+from lovec.taggers import FreeFormTagger, IterativeTagger, open_session
 from lovec.types import Record
 
 CONSTANT = "best constant"
@@ -40,7 +40,9 @@ def read_by_baselines(model: str, records: Sequence[Record]) -> dict[str, list[R
     return tagged
 
 
-def tag_in_parts(tagger: Baseline | IterativeTagger, records: Sequence[Record], name: str) -> list[Record]:
+def tag_in_parts(
+    tagger: Baseline | FreeFormTagger | IterativeTagger, records: Sequence[Record], name: str
+) -> list[Record]:
     """Return tagged records, and say as they are tagged how many there are so far.
 
     Args:

@@ -47,6 +47,13 @@ def test_labels_of_articles_about_cities_are_what_they_say(grounded: Any) -> Non
     assert min(kinds.values()) > 30
 
 
+def test_an_article_labels_other_answers_than_its_own(grounded: Any) -> None:
+    article = "X is worth a visit. Its country is governed from St. Petersburg. Asia is the continent of its people."
+    texts = ("X is a city in Russia.", "It lies on the continent of Asia.", "The capital of Russia is St. Petersburg.")
+    said = Record("a", "Q?", evidence=(article,), sentences=tuple(map(Sentence, texts)))
+    assert grounded.oracle_of("atlas").rate([said, said]) == [[0, 1, 1], [0, 1, 1]]
+
+
 def test_the_table_of_both_truths(grounded: Any) -> None:
     def answer(*sentences: tuple[float, float]) -> Record:
         sure = {c: tuple(float(level == round(10 * c)) for level in range(11)) for c, _ in sentences}

@@ -408,4 +408,4 @@ def _answered(
 
 def _report(mode: str, made: Calibration, fitted: Fitted) -> None:
     """Print what a map does, before and after, and what is promised."""
-    report(f"{_KINDS[mode]}: {made.describe()}", made, fitted, [found.describe() for found in made.guarantees])
+    report(f"{_KINDS[mode]}: {made.describe()}", made, fitted, list(map(made.describe_guarantee, made.guarantees)))

@@ -54,7 +54,7 @@ from lovec.tagging import (
 )
 from lovec.tagging.apis import api_provenance
 from lovec.tagging.revising import REVISED
-from lovec.types import FREE_FORM, ITERATIVE, LovecError, Record
+from lovec.types import BY_SOURCE, FREE_FORM, ITERATIVE, LovecError, Record
 
 from .arguments import add_working_directory
 from .console import confirm_calls, locked, log_level, remark, say_next, warn
@@ -122,6 +122,7 @@ def _documents(options: Any, folder: Path) -> Documents:
 _LATER = {
     **dict.fromkeys(("evidence", "doubt", "method", "judge", "base_url", "parameters", "revise", "hedge_phrase")),
     "unit": "sentence",
+    "threshold_by": "knowledge",
 }
 """Options that earlier versions did not have, and what these did; manifests have them where they say otherwise."""
 
@@ -148,7 +149,7 @@ class TagCommand:
         whole = not (options.paragraphs or options.asking)
         self.problems = Problems(" (--paragraphs tags every paragraph by itself)" if whole else "")
         self.documents = replace(documents, on_error=self.problems.unreadable)
-        self.tally = Tally(DOUBT if options.doubt is None else options.doubt)
+        self.tally = Tally(DOUBT if options.doubt is None else options.doubt, options.threshold_by)
 
     def run(self) -> None:
         """Tag the documents and write them in the format that is asked for."""
@@ -204,17 +205,17 @@ class TagCommand:
         """The model, opened when it is first needed."""
         tagger = self._opened()
         tagger.whole = True  # the summary, the printer and the page must know of every sentence
-        modes = self._read_modes(tagger)
-        for mode in modes:
+        modes, compared = self._read_modes(tagger), self._threshold_modes(tagger)
+        for mode in compared:
             tagger.keeps(mode)  # raises an error before anything is tagged
-        if len(modes) > 1 and self.options.keep_factual is not None:
+        if len(compared) > 1 and self.options.keep_factual is not None:
             raise LovecError(
                 "--keep_factual has one threshold for answers that are written with evidence and another for those "
                 "without, and the questions are of both kinds; have them answered in two runs"
             )
         for line in tagger.notes(modes, self.mode if self._is_sourced(tagger) else None):
             remark(line)
-        if (promise := tagger.promise(modes[0])) is not None:
+        if (promise := tagger.promise(compared[0])) is not None:
             remark(promise)
         return tagger
 
@@ -261,7 +262,8 @@ class TagCommand:
             LovecError: the folder of the adapter or of the model has no such threshold.
         """
         options = self.options
-        if options.keep_factual is None or (options.asking and True in self._with_evidence):
+        depends = options.threshold_by == "knowledge" and options.asking and True in self._with_evidence
+        if options.keep_factual is None or depends:
             return  # whether answers are written with their evidence, and read as given texts, depends on the adapter
         folder = options.model if options.adapter is None else adapter_folder(options.adapter)
         if folder is not None and Path(folder).is_dir():
@@ -269,18 +271,25 @@ class TagCommand:
             found = (
                 ServedConfidence.beside(folder, lambda: session_provenance(options)) if applied else ServedConfidence()
             )
-            found.keeps(self.mode, None, options.keep_factual)
+            mode = self.mode if options.threshold_by == "knowledge" else BY_SOURCE[self.mode]
+            found.keeps(mode, None, options.keep_factual)
 
     def _check_grounded(self) -> None:
-        """Refuse evidence for a model that was not trained with any, before it is loaded.
+        """Refuse evidence for a model that was not trained with any, before it is loaded, and thresholds without any.
 
         Raises:
             LovecError: so it is.
         """
         options = self.options
-        if options.evidence is not None and "grounding" not in session_provenance(options).parts["prompt"]:
+        given = [f"--evidence is {options.evidence}"] if options.evidence is not None else []
+        given += ["--threshold_by is source"] if options.threshold_by == "source" else []
+        if given and "grounding" not in session_provenance(options).parts["prompt"]:
             name = f"the adapter {options.adapter}" if options.adapter else f"the model {options.model}"
-            raise LovecError(f"--evidence is {options.evidence}, and {name} {UNGROUNDED}")
+            raise LovecError(f"{given[0]}, and {name} {UNGROUNDED}")
+        if options.threshold_by == "source" and True not in self._with_evidence:
+            raise LovecError(
+                "--threshold_by is source, and nothing comes with evidence; give --evidence, or rows that have some"
+            )
 
     def _is_sourced(self, tagger: DocumentTagger) -> bool:
         """Return whether sentences get a confidence by source as well; for most adapters without reading the texts."""
@@ -292,6 +301,10 @@ class TagCommand:
         if not (self.options.asking and self._is_sourced(tagger)):
             return [self.mode]
         return [ITERATIVE if sourced else FREE_FORM for sourced in sorted(self._with_evidence)]
+
+    def _threshold_modes(self, tagger: DocumentTagger) -> list[str]:
+        """Return which confidences decide what is kept, see ``DocumentTagger.threshold_mode``."""
+        return [BY_SOURCE[self.mode]] if self.options.threshold_by == "source" else self._read_modes(tagger)
 
     @cached_property
     def _with_evidence(self) -> set[bool]:
@@ -307,8 +320,9 @@ class TagCommand:
     def _limit(self) -> str | None:
         """Say which sentences are left out; None where none are."""
         least, share = self.options.min_confidence, self.options.keep_factual
-        limits = [f"below {least:g}"] if least is not None else []
-        limits += [f"below the threshold of --keep_factual {share:g}"] if share is not None else []
+        by = "" if self.options.threshold_by == "knowledge" else "with a confidence by source "
+        limits = [f"{by}below {least:g}"] if least is not None else []
+        limits += [f"{by}below the threshold of --keep_factual {share:g}"] if share is not None else []
         return " or ".join(limits) or None
 
     def _tag(self, records: Sequence[Record], printer: Printer | None = None) -> Iterator[Record]:
@@ -325,10 +339,17 @@ class TagCommand:
             if self._lines is not None and isinstance(item, ScoredSentence):
                 self._lines.count_sentence()
 
+        written = False
+
+        def show_written(item: Tagged) -> None:
+            nonlocal written
+            written = True
+            show(item)
+
         # Stated scores are known as an answer is written; for its confidences it pauses, or they follow at its end.
-        as_written = show if printer is not None and self.options.readout == "stated" else None
+        as_written = show_written if printer is not None and self.options.readout == "stated" else None
         for item in self.tagger.stream(records, self.mode, as_written):
-            if not self.options.asking:
+            if (not self.options.asking or self.tagger.live) and not written:
                 show(item)
             elif printer is not None:
                 printer.add(item)
@@ -350,16 +371,16 @@ class TagCommand:
             return record if self.options.format == "jsonl" else self._as_revised(record)
         if self.options.format != "jsonl" or (self._limit() is None and self.options.doubt is None):
             return record
-        keeps = self.tagger.keeps(self.tagger.knowledge_mode(record, self.mode))
+        keeps = self.tagger.keeps(self.tagger.threshold_mode(record, self.mode))
         if self.options.doubt is not None:
-            keeps = partial(doubtful, limit=self.options.doubt)
+            keeps = partial(doubtful, limit=self.options.doubt, by=self.options.threshold_by)
         kept = tuple(filter(keeps, record.sentences))
         meta = {**record.meta, "left_out": len(record.sentences) - len(kept)}
         return replace(record, sentences=kept, meta=meta, rejected=None)
 
     def _as_revised(self, record: Record) -> Record:
         """Return a record for a page: with the revised text and its sentences, and those that were dropped."""
-        revised = self.tagger.revised(record, self.tagger.knowledge_mode(record, self.mode))
+        revised = self.tagger.revised(record, self.tagger.threshold_mode(record, self.mode))
         return replace(record, answer=revised.text, sentences=revised.shown)
 
     def _print_revised(self, file: TextIO, headings: bool) -> None:
@@ -382,7 +403,7 @@ class TagCommand:
             for record in self._tag(records):
                 self.tally.add(record)
                 self.problems.check(record)
-                lines += doubtful_lines(record, record.answer, self.options.doubt)
+                lines += doubtful_lines(record, record.answer, self.options.doubt, self.options.threshold_by)
         file.write("\n".join([self.tally.summary(), *lines]) + "\n")
 
     def _chunks(self, report: bool = True) -> Iterator[list[Record]]:
@@ -399,9 +420,10 @@ class TagCommand:
     def _print_text(self, file: TextIO, headings: bool) -> None:
         """Tag and print, sentence by sentence."""
         tagger, options = self.tagger, self.options
-        tagger.live = _is_watched(file)
+        # In a pause the answer so far is computed again, which pays where somebody waits for the next sentence.
+        tagger.live = file.isatty() or (_is_watched(file) and options.ask_file is None and len(options.ask or ()) == 1)
         stated = options.readout == "stated"
-        keeps = tagger.keeps(self._read_modes(tagger)[0])
+        keeps = tagger.keeps(self._threshold_modes(tagger)[0])
         printer = Printer(file, tagger.tags, headings, options.asking, keeps, stated)
         for records in self._chunks(report=not file.isatty()):
             printer.begin(records)
@@ -420,11 +442,12 @@ class TagCommand:
         revise, share = self.options.revise, self.options.keep_factual
         what = "worded as uncertain" if revise == "hedge" else "left out"
         notes += [f"Sentences {limit} are {what}."] if limit is not None else []
-        if (promise := tagger.promise(modes[0])) is not None:
+        (compared, *_) = self._threshold_modes(tagger)
+        if (promise := tagger.promise(compared)) is not None:
             notes.append(promise)
         elif share is not None:
-            notes.append(tagger.served.promise(modes[0], share))
-        keeps = tagger.keeps(modes[0]) if revise is None else lambda sentence: sentence.revision != "dropped"
+            notes.append(tagger.served.promise(compared, share))
+        keeps = tagger.keeps(compared) if revise is None else lambda sentence: sentence.revision != "dropped"
         title = "Tagged text" if revise is None else "Revised text"
         return display.page(title, notes, records, keeps, sourced)
 

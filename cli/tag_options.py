@@ -17,7 +17,7 @@ from lovec.models import NO_MODEL
 from lovec.taggers import open_session
 from lovec.tagging import OPENAI, SAMPLED, ApiModel, Method, TextTagger
 from lovec.tagging.apis import check_api
-from lovec.tagging.base import check_unit
+from lovec.tagging.base import check_thresholds, check_unit
 from lovec.tagging.methods import check_method
 from lovec.tagging.revising import check_revising
 from lovec.tags import DEFAULT_TAGS, TagFormat
@@ -135,7 +135,9 @@ def checked(options: Any) -> Any:
             "--ask and --ask_file have the model write; they take no FILE, --about, --question or --paragraphs"
         )
     if options.evidence is not None:
-        _check_evidence(options)
+        _check_evidence(options, "--evidence")
+    if options.threshold_by == "source":
+        _check_evidence(options, "--threshold_by source")
     check_engine_options(options)
     if options.engine == OPENAI:
         _check_api(options)
@@ -158,6 +160,7 @@ def checked(options: Any) -> Any:
         raise UsageError(f"--out is {options.out}, which is a folder; expected the name of a file")
     try:
         check_unit(options.unit, options.keep_factual, options.asking)
+        check_thresholds(options.threshold_by, options.min_confidence, options.keep_factual, options.doubt)
         check_revising(options.revise, options.hedge_phrase, options.min_confidence, options.keep_factual)
     except LovecError as error:
         raise UsageError(f"--{error}") from None
@@ -234,8 +237,12 @@ def _check_api(options: Any) -> None:
         raise UsageError(f"{error} (--ask)" if options.method is None else str(error)) from None
 
 
-def _check_evidence(options: Any) -> None:
+def _check_evidence(options: Any, given: str) -> None:
     """Refuse what does not go together with evidence.
+
+    Args:
+        options: the options, parsed.
+        given: the option that needs an adapter trained with evidence.
 
     Raises:
         UsageError: so it is.
@@ -243,7 +250,7 @@ def _check_evidence(options: Any) -> None:
     for name, others in (("engine", (OPENAI,)), ("method", (options.method,))):
         if options[name] is not None and options[name] in others:
             raise UsageError(
-                f"--evidence is for an adapter trained with policy.grounded, which --{name} {options[name]} does not "
+                f"{given} is for an adapter trained with policy.grounded, which --{name} {options[name]} does not "
                 "use; leave one of them out"
             )
 

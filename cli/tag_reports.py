@@ -11,7 +11,7 @@ from lovec.core.notices import counted
 from lovec.display import number
 from lovec.display import one_line as shortened
 from lovec.text.sentences import Places
-from lovec.types import LovecError, Record, Sentence
+from lovec.types import LovecError, Record, Sentence, ThresholdBy
 
 from .console import warn
 
@@ -31,13 +31,15 @@ class Tally:
 
     Args:
         limit: confidence below which a sentence is doubted.
+        by: which of its confidences that is.
 
     Attributes:
         documents: number of records that were counted.
     """
 
-    def __init__(self, limit: float) -> None:
+    def __init__(self, limit: float, by: ThresholdBy) -> None:
         self.limit = limit
+        self.by: ThresholdBy = by
         self.documents = 0
         self.counts: dict[str, float] = {"sentences": 0, "scored": 0, "confidence": 0, "doubted": 0}
 
@@ -45,7 +47,7 @@ class Tally:
         """Count the sentences of a record, and return their counts."""
         self.documents += 1
         sentences = [sentence for sentence in record.sentences if sentence.is_statement]
-        known = [sentence.confidence for sentence in sentences if sentence.confidence is not None]
+        known = [confidence for s in sentences if (confidence := s.confidence_by(self.by)) is not None]
         counts: dict[str, float] = {
             "sentences": len(sentences),
             "scored": len(known),
@@ -59,34 +61,42 @@ class Tally:
         """Return the counts in a line: sentences, mean confidence, how many lie below the limit."""
         found = self.counts if counts is None else counts
         n, scored, doubted = (int(found.get(name, 0)) for name in ("sentences", "scored", "doubted"))
-        words = [counted(n, "sentence")]
+        words, by = [counted(n, "sentence")], "" if self.by == "knowledge" else " by source"
         if scored:
             share = f"{doubted} below {self.limit:g} ({100 * doubted / scored:.0f} %)"
-            words += [f"mean confidence {found['confidence'] / _UNIT / scored:.2f}", share]
-        words += [f"{n - scored} without a confidence"] if n > scored else []
+            words += [f"mean confidence{by} {found['confidence'] / _UNIT / scored:.2f}", share]
+        words += [f"{n - scored} without a confidence{by}"] if n > scored else []
         return ", ".join(words)
 
 
-def doubtful(sentence: Sentence, limit: float) -> bool:
-    """Return whether a sentence is to be doubted: with a confidence below a limit in [0, 1], or without one."""
-    return sentence.is_statement and (sentence.confidence is None or sentence.confidence < limit)
+def doubtful(sentence: Sentence, limit: float, by: ThresholdBy) -> bool:
+    """Return whether a sentence is to be doubted.
+
+    Args:
+        sentence: the sentence.
+        limit: it is doubted below this confidence in [0, 1], and without one.
+        by: which of its confidences is compared.
+    """
+    confidence = sentence.confidence_by(by)
+    return sentence.is_statement and (confidence is None or confidence < limit)
 
 
-def doubtful_lines(record: Record, text: str, limit: float) -> Iterator[str]:
+def doubtful_lines(record: Record, text: str, limit: float, by: ThresholdBy) -> Iterator[str]:
     """Yield a line for every sentence to doubt: document, line of the text, confidence, sentence.
 
     Args:
         record: the tagged text.
         text: the text as it was given; a sentence that is not in it has its number in the record instead, after "#".
-        limit: as for ``doubtful``.
+        limit: as for ``doubtful``, as is ``by``.
+        by: the confidence that is compared, and shown.
     """
     places = Places(text)
     breaks = [at for at, character in enumerate(text) if character == "\n"]
     for at, sentence in enumerate(record.sentences, 1):
         found = places.find(sentence.text)
-        if doubtful(sentence, limit):
+        if doubtful(sentence, limit, by):
             place = f"#{at}" if found is None else str(bisect_right(breaks, found[0]) + 1)
-            yield f"{record.id}:{place}: [{number(sentence)}] {shortened(sentence.text, sys.maxsize)}"
+            yield f"{record.id}:{place}: [{number(sentence, by)}] {shortened(sentence.text, sys.maxsize)}"
 
 
 class Problems:

@@ -164,6 +164,8 @@ class Sentence:
             it is a whole sentence.
         by_source: what the model says of how well the evidence of the record supports it, in [0, 1], where
             ``confidence`` is what it says without the evidence; None where it was not asked for both.
+        source_rank: what a guarantee's threshold by source is compared with, see ``Calibration.rank``; None where there
+            is no calibration by source.
         revision: what became of it in the revised text, ``meta["revised"]`` of the record; None without one.
     """
 
@@ -178,12 +180,17 @@ class Sentence:
     claim: str | None = None
     part_of: int | None = None
     by_source: float | None = None
+    source_rank: float | None = None
     revision: Action | None = None
 
     @property
     def is_statement(self) -> bool:
         """Whether it is scored and labelled."""
         return self.kind == STATEMENT
+
+    def confidence_by(self, what: ThresholdBy) -> float | None:
+        """Return its confidence by knowledge or by source; None where it has none."""
+        return self.confidence if what == "knowledge" else self.by_source
 
     @property
     def stated(self) -> float | None:
@@ -426,8 +433,8 @@ def token_scorer(engine: Engine) -> TokenScorer:
 class Oracle(Protocol):
     """Says how true sentences are.
 
-    One whose class has a true ``reads_evidence`` says how well the evidence supports them, where a record has some. For
-    what it may lack see ``check_ready``.
+    One whose class has a true ``reads_evidence`` says how well the evidence supports them, where a record has some. One
+    that needs something that may be missing says so in ``check_ready``.
     """
 
     def rate(self, records: Sequence[Record]) -> list[list[float | None]]:
@@ -557,6 +564,9 @@ MODES = (ITERATIVE, FREE_FORM)
 
 FittedMode: TypeAlias = Literal["iterative", "free-form", "by source", "free-form by source"]
 """What a calibration is fitted to: the confidences of a way to tag, or those by source of one."""
+
+ThresholdBy: TypeAlias = Literal["knowledge", "source"]
+"""Which of two confidences of a sentence is compared with a threshold."""
 
 BY_SOURCE: Mapping[str, FittedMode] = {ITERATIVE: "by source", FREE_FORM: "free-form by source"}
 """By the way to tag, what its confidences by source are called."""

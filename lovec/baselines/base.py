@@ -84,8 +84,8 @@ Relation: TypeAlias = Literal["entailment", "contradiction", "neutral"]
 class Judge(Protocol):
     """Rates how well texts support sentences.
 
-    It may also have a method ``relations(claims)``, which returns a ``Relation`` for each claim. For what it may lack
-    see ``lovec.types.check_ready``.
+    It may also have a method ``relations(claims)``, which returns a ``Relation`` for each claim. One that needs
+    something that may be missing says so, see ``lovec.types.check_ready``.
     """
 
     def attach(self, resources: BaselineResources) -> None:

@@ -36,7 +36,7 @@ from lovec.core.provenance import Provenance
 from lovec.core.settings import check_range, checked
 from lovec.metrics.bootstrap import MAIN
 from lovec.metrics.records import READOUTS
-from lovec.types import DEFAULT_SCALE, FittedMode, LovecError, Promise, Record, Sentence
+from lovec.types import BY_SOURCE, DEFAULT_SCALE, FittedMode, LovecError, Promise, Record, Sentence
 
 VERSIONS = (1, 2)
 """Versions of the file format; the first one does not say what decides the scores."""
@@ -232,6 +232,10 @@ class Calibration(FittedMap):
         """
         row = self._row(sentence)
         return None if row is None else rank_by(self.map, row)
+
+    def describe_guarantee(self, promised: Guarantee) -> str:
+        """Return in one sentence what a guarantee of this calibration promises, see ``Guarantee.describe``."""
+        return promised.describe(label="supported by the evidence" if self.mode in BY_SOURCE.values() else "true")
 
     def keeps(self, sentence: Sentence, promised: Guarantee) -> bool:
         """Return whether a tagged sentence is kept under a guarantee of this calibration."""

@@ -223,14 +223,15 @@ class Guarantee(PlainObject):
         """Return whether a sentence is kept: its score lies strictly above the threshold."""
         return keeps(score, self.threshold)
 
-    def promise(self, item: str = "sentence", group: str = "answer") -> str:
+    def promise(self, item: str = "sentence", group: str = "answer", label: str = "true") -> str:
         """Return in one sentence what is promised.
 
         Args:
             item: what is kept or not.
             group: what such things belong to.
+            label: what such things are whose label is high.
         """
-        true = f"true (factuality of at least {self.true_from:g})"
+        true = f"{label} (factuality of at least {self.true_from:g})"
         by_itself = "" if self.certainty is None else f", which {self.certainty:.3g} of such thresholds keep"
         if self.kind == "errors":
             most = f"at most {self.alpha:.3g} of all {item}s{by_itself}"
@@ -240,16 +241,16 @@ class Guarantee(PlainObject):
         probability = f"with probability {self.keep_factual:.3g} or more{by_itself}"
         return f"{part} kept {item}s of {article} {group} are {true} {probability}"
 
-    def describe(self, item: str = "sentence", group: str = "answer") -> str:
+    def describe(self, item: str = "sentence", group: str = "answer", label: str = "true") -> str:
         """Return in one sentence what is promised, and how much is kept; arguments as of ``promise``."""
         if self.keeps_nothing:
             labelled = counted(self.passages, f"labelled {group}")
             return (
-                f"{self.promise(item, group)}: {labelled}, too few or with too many errors, so nothing is kept; label "
-                f"more {group}s, or promise less"
+                f"{self.promise(item, group, label)}: {labelled}, too few or with too many errors, so nothing is kept; "
+                f"label more {group}s, or promise less"
             )
         counts = f"{counted(self.sentences, item)} of {counted(self.passages, group)}"
-        return f"{self.promise(item, group)}; {100 * self.kept:.0f} % of {counts} are kept"
+        return f"{self.promise(item, group, label)}; {100 * self.kept:.0f} % of {counts} are kept"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the guarantee as a plain JSON object; an infinite threshold is "nothing" or "everything"."""

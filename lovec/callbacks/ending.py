@@ -41,7 +41,8 @@ class EndBySignal(Callback):
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, *args: Any) -> None:
         """After a signal to any process, write a checkpoint; the run ends at the next of the hooks below.
 
-        Where a validation comes next, it is written there, and says so: a checkpoint of now would say that it was done.
+        Where a validation comes next, it is written as that begins: one that is written here would say that the
+        validation was done.
         """
         if SignalConnector.of(trainer).agree() and not _validation_follows(trainer):
             _save(trainer)
@@ -59,21 +60,16 @@ class EndBySignal(Callback):
     def on_validation_start(self, trainer: Trainer, pl_module: Any) -> None:
         """After a signal, write a checkpoint from which a run goes on with this validation, and end the run."""
         if trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking:
-            signals = SignalConnector.of(trainer)
-            if signals.agreed:
-                _put_off_validation(trainer)
-                _save(trainer)
-            signals.end_if_agreed()
+            if SignalConnector.of(trainer).agreed:
+                _end_before_validation(trainer)
             total: Any = trainer.fit_loop.epoch_loop.val_loop.batch_progress.total
             total.ready = total.started = total.processed = total.completed  # one that was put off has counted a batch
 
     def on_validation_batch_end(self, trainer: Trainer, pl_module: Any, *args: Any) -> None:
         """After a signal during a validation within training, write a checkpoint as of the last step, and end."""
-        signals = SignalConnector.of(trainer)
-        if trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking and signals.agree():
-            _put_off_validation(trainer)
-            _save(trainer)
-            signals.end_if_agreed()
+        fitting = trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking
+        if fitting and SignalConnector.of(trainer).agree():
+            _end_before_validation(trainer)
 
     def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
         """End the process at a signal, from now on, and after one that came since the last step."""
@@ -98,11 +94,11 @@ def droppable(trainer: Any) -> Iterator[None]:
     except StepDropped:
         signals.dropped()
         if trainer.validating:
-            _put_off_validation(trainer)
+            _end_before_validation(trainer)
         else:
             _take_back(trainer.fit_loop.epoch_loop)
-        _save(trainer)
-        signals.end_if_agreed()
+            _save(trainer)
+            signals.end_if_agreed()
 
 
 @contextmanager
@@ -153,14 +149,17 @@ def _validation_follows(trainer: Any) -> bool:
     return not loop.val_loop.skip and loop._should_check_val_fx(trainer.fit_loop._data_fetcher)
 
 
-def _put_off_validation(trainer: Any) -> None:
-    """Count nothing of the validation under way but that it has begun, so that a run that goes on begins with it.
+def _end_before_validation(trainer: Any) -> None:
+    """Write a checkpoint from which a run goes on with the validation under way, from its first record; end the run.
 
-    One that went on where it was would measure the wrong records: the loader begins anew.
+    Nothing is counted of the validation but that it has begun. One that went on where it was would measure the wrong
+    records: the loader begins anew. Where validations are due after an interval of time, Lightning counts that anew.
     """
     progress = trainer.fit_loop.epoch_loop.val_loop.batch_progress
     progress.reset()
     progress.total.ready = progress.total.started = 1  # how Lightning tells a validation that was not finished
+    _save(trainer)
+    SignalConnector.of(trainer).end_if_agreed()
 
 
 def _take_back(loop: Any) -> None:

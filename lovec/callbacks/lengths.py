@@ -50,7 +50,7 @@ def long_prompts(rows: Sequence[Record], encoder: Encoder, context: float) -> li
 def long_answers(rows: Sequence[Record], encoder: Encoder, limit: int) -> list[str]:
     """Return the ids of records whose tagged answer has more than ``limit`` tokens; only those that may are read.
 
-    A validation answer is given, so its own scores do not count: its tags have the lowest.
+    A validation answer comes without scores, so tags with the lowest score are counted.
     """
     sizes = enumerate(sizes_of(rows, encoder.tags))
     may = (rows[i] for i, size in sizes if size.must_be_read or encoder.most_completion_tokens(*size[1:3]) > limit)

@@ -286,7 +286,7 @@ def _sentence_to_dict(sentence: Sentence) -> dict[str, Any]:
         del data["levels"]
     if sentence.is_statement:
         del data["kind"]
-    for name in ("claim", "part_of", "by_source", "revision"):
+    for name in ("claim", "part_of", "by_source", "source_rank", "revision"):
         if data[name] is None:
             del data[name]
     if sentence.token_logps is None:
@@ -319,7 +319,7 @@ def _sentence_from_dict(data: Any, index: int) -> Sentence:
     return Sentence(**given)
 
 
-@lru_cache(maxsize=1 << 4)
+@lru_cache(maxsize=16)
 def _sentence_values(levels: int) -> dict[str, tuple[Callable[[Any], bool], str, Callable[[Any], Any]]]:
     """Return what a sentence may have beside its text: how a value is checked, what is expected, and its conversion.
 
@@ -331,6 +331,7 @@ def _sentence_values(levels: int) -> dict[str, tuple[Callable[[Any], bool], str,
         "factuality": share,
         "confidence": share,
         "by_source": share,
+        "source_rank": share,
         "score": (partial(_is_int, low=0, high=levels - 1), f"an integer 0..{levels - 1} or null", int),
         "distribution": (partial(_is_list, levels, _is_share), f"{levels} probabilities or null", _floats),
         "token_logps": (_is_logps, "a list of numbers of at most 0, or null", _floats),
@@ -375,8 +376,7 @@ def _is_list(length: int, is_valid: Callable[[Any], bool], value: Any) -> bool:
 
 def _is_logps(value: Any) -> bool:
     """Return whether a value is a list of log-probabilities."""
-    numbers = value if isinstance(value, list) else [math.inf]
-    return all((isinstance(number, float) or _is_int(number)) and number <= 0.0 for number in numbers)
+    return isinstance(value, list) and all((isinstance(n, float) or _is_int(n)) and n <= 0.0 for n in value)
 
 
 def _is_share(value: Any) -> bool:

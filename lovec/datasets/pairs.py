@@ -60,7 +60,7 @@ def with_rejected(
 
 
 def _wrong_score(score: int, reach: int, top: int, share: float) -> int:
-    """Return the score that a share in [0, 1) of the wrong ones lies below, of those up to ``reach`` away."""
+    """Return one of the wrong scores at most ``reach`` away, picked by a number in [0, 1)."""
     low, high = max(0, score - reach), min(top, score + reach)
     drawn = low + int((high - low) * share)
     return drawn + (drawn >= score)

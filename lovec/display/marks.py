@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from rich.text import Text
 
 from lovec.text.sentences import Places
-from lovec.types import Sentence, to_rating
+from lovec.types import Sentence, ThresholdBy, to_rating
 
 BANDS: Mapping[str, str] = {
     "low": "below 0.35",
@@ -46,14 +46,15 @@ def band(confidence: float | None) -> str:
     return next((name for name, highest in TENTHS.items() if tenths <= highest), "high")
 
 
-def number(sentence: Sentence) -> str:
-    """Return the confidence of a sentence with two decimals, such as "0.70"; "-" without one."""
-    return "-" if sentence.confidence is None else f"{sentence.confidence:.2f}"
+def number(sentence: Sentence, by: ThresholdBy = "knowledge") -> str:
+    """Return a confidence of a sentence with two decimals, such as "0.70"; "-" without one."""
+    confidence = sentence.confidence_by(by)
+    return "-" if confidence is None else f"{confidence:.2f}"
 
 
 def source_number(sentence: Sentence) -> str:
-    """Return the confidence of a sentence by its source with two decimals; "-" without one."""
-    return "-" if sentence.by_source is None else f"{sentence.by_source:.2f}"
+    """Return the confidence of a sentence by its source, as ``number`` does."""
+    return number(sentence, "source")
 
 
 def disagrees(sentence: Sentence) -> bool:

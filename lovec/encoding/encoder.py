@@ -391,7 +391,7 @@ class Encoder:
     def is_longer(self, sentences: Sequence[str], limit: int) -> bool:
         """Return whether a tagged answer with the lowest scores has more than ``limit`` tokens.
 
-        Only as much is encoded as tells, and none of it is kept: this is asked once, of as many answers as a file has.
+        Encoding stops as soon as that is known, and nothing is kept: this is asked once of every answer of a file.
 
         Args:
             sentences: the text of each sentence.

@@ -18,7 +18,7 @@ from lovec.taggers.freeform import ScoredSpan
 from lovec.taggers.scoring import Tagged
 from lovec.taggers.served_confidence import ServedConfidence
 from lovec.tagging import CUT_OFF
-from lovec.types import FREE_FORM, ITERATIVE, LovecError, Mode, Record, Sentence
+from lovec.types import BY_SOURCE, FREE_FORM, ITERATIVE, LovecError, Mode, Record, Sentence
 
 Chunk: TypeAlias = dict[str, Any]
 """An event of a stream."""
@@ -52,8 +52,9 @@ class Response(ABC):
     ) -> None:
         self.request: AnswerRequest | TagRequest = request
         self.mode, self._name, self._inline = mode, name, inline
+        compared = mode if request.threshold_by == "knowledge" else BY_SOURCE[request.tagging]
         try:
-            self._keeps = served.keeps(mode, request.min_confidence, request.keep_factual, request.promise_for)
+            self._keeps = served.keeps(compared, request.min_confidence, request.keep_factual, request.promise_for)
         except LovecError as error:
             raise RequestRefused(str(error), "promise_for" if request.promise_for else "keep_factual") from None
 

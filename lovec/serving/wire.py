@@ -16,7 +16,7 @@ from pydantic_core import PydanticCustomError
 from lovec.datasets.jsonl import short_json
 from lovec.serving.inline import check_template
 from lovec.taggers.served_confidence import renamed_threshold
-from lovec.types import LovecError, Sampling, Scale
+from lovec.types import FREE_FORM, ITERATIVE, LovecError, Mode, Sampling, Scale, ThresholdBy
 
 _OTHERS: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_name("parameters.yaml").read_text("utf-8"))
 """Fields of OpenAI's requests and messages that are not supported, and their values that ask for nothing; null in place
@@ -103,6 +103,8 @@ class _Request(Strict):
         min_confidence: sentences with a lower confidence, or without one, are left out of the text; null keeps all.
         keep_factual: probability of a guarantee that all sentences that are kept are true; others are left out of the
             text. The model must have a threshold for it; null asks for no guarantee.
+        threshold_by: "source" compares ``by_source`` of each sentence with the two thresholds above, in place of
+            ``confidence``.
         promise_for: kind of the question, for which that guarantee is to hold by itself: a value of the column that
             the calibration's promises are by; null is the guarantee for all questions together.
         inline: template of what stands right behind every sentence in the text, such as ``" [{confidence:.0%}]"`` or
@@ -116,9 +118,13 @@ class _Request(Strict):
     model: str | None = None
     min_confidence: float | None = Field(None, ge=0, le=1)
     keep_factual: float | None = Field(None, gt=0, lt=1)
+    threshold_by: ThresholdBy = "knowledge"
     promise_for: str | None = None
     inline: Annotated[str, AfterValidator(_template)] | None = None
     evidence: _Evidence | None = None
+
+    tagging: ClassVar[Mode]
+    """How what it asks for is tagged."""
 
     @classmethod
     def read(cls, body: dict[str, Any], model: str, scale: Scale) -> Self:
@@ -137,6 +143,11 @@ class _Request(Strict):
             error = renamed_threshold(body["min_score"], scale, '"min_confidence": {}')
             raise RequestRefused(str(error), "min_score", code="unknown_parameter")
         request = validated(cls, body, scale)
+        if request.threshold_by == "source":
+            missing = "evidence" if not request.evidence else "min_confidence or keep_factual"
+            if not request.evidence or (request.min_confidence is None and request.keep_factual is None):
+                message = f"threshold_by is 'source', and there is no {missing}; send some, or leave it out"
+                raise RequestRefused(message, "threshold_by")
         if request.model is not None:
             check_model(request.model, model)
         return request
@@ -180,6 +191,8 @@ class TagRequest(_Request, extra="forbid"):
         about: in place of a question: what the text is about.
         stream: whether the confidences of sentences are sent as soon as they are known.
     """
+
+    tagging: ClassVar[Mode] = ITERATIVE
 
     text: Annotated[str, AfterValidator(_not_blank)]
     question: Annotated[str, AfterValidator(_not_blank)] | None = None
@@ -264,6 +277,8 @@ class AnswerRequest(_Request):
         seed: requests with equal seeds get equal answers.
         stream: whether sentences are sent as soon as they are complete.
     """
+
+    tagging: ClassVar[Mode] = FREE_FORM
 
     PLACE: ClassVar[str]
     """The parameter that holds the conversation."""

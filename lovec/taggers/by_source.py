@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from lovec.taggers.iterative import IterativeTagger
-from lovec.taggers.scoring import Requests, ScoredSentence, ScoreRequest, Tagged, next_item
+from lovec.taggers.scoring import Requests, ScoredSentence, ScoreRequest, Tagged, next_item, with_source
 from lovec.types import Record, Sentence
+
+if TYPE_CHECKING:
+    from lovec.calibration import Calibration
 
 
 def requests_by_both(tagger: IterativeTagger, records: Sequence[Record]) -> Requests[Tagged]:
@@ -38,7 +42,7 @@ def requests_by_both(tagger: IterativeTagger, records: Sequence[Record]) -> Requ
             number, sourced = rows[len(ended)]
             ended.append(item)
             if sourced:
-                yield by_both(ended[-2], item)
+                yield by_both(ended[-2], item, tagger.by_source)
             elif not twice[number]:
                 yield item
         else:
@@ -46,26 +50,25 @@ def requests_by_both(tagger: IterativeTagger, records: Sequence[Record]) -> Requ
             place = sentences.setdefault((number, item.at), {})
             place[sourced] = item.sentence
             if len(place) == 1 + twice[number]:
-                sentence = _with_source(place[False], place[True]) if twice[number] else item.sentence
+                sentence = item.sentence
+                if twice[number]:
+                    sentence = with_source(place[False], place[True], tagger.by_source)
                 yield ScoredSentence(number, item.at, sentence)
                 del sentences[number, item.at]
         item = next_item(requests, scores)
 
 
-def _with_source(sentence: Sentence, sourced: Sentence) -> Sentence:
-    """Return a sentence with its confidence by source: that of the same sentence, tagged with the evidence."""
-    return replace(sentence, by_source=sourced.confidence)
-
-
-def by_both(record: Record, sourced: Record) -> Record:
+def by_both(record: Record, sourced: Record, calibration: Calibration | None) -> Record:
     """Return a tagged text with both confidences of its sentences, its evidence, and the problems of both.
 
     Args:
         record: tagged without the evidence.
         sourced: the same, tagged with it.
+        calibration: has made the confidences of the latter; None where nothing has.
     """
     pairs = zip(record.sentences, sourced.sentences, strict=True)
     problems = record.meta.get("problems", [])
     more = [f"with the evidence: {one}" for one in sourced.meta.get("problems", []) if one not in problems]
     meta = {**record.meta, "problems": [*problems, *more]} if problems or more else record.meta
-    return replace(record, sentences=tuple(_with_source(*pair) for pair in pairs), evidence=sourced.evidence, meta=meta)
+    sentences = tuple(with_source(*pair, calibration) for pair in pairs)
+    return replace(record, sentences=sentences, evidence=sourced.evidence, meta=meta)

@@ -24,6 +24,7 @@ from lovec.taggers.scoring import (
     most_probable,
     read_out,
     score_passages,
+    with_source,
 )
 from lovec.tags import TagFormat, TaggedSentence, TaggedText, parse
 from lovec.types import (
@@ -411,18 +412,19 @@ class WithoutSource:
         """Whether sentences get the log-probabilities of their tokens."""
         return self.calibration is not None and self.calibration.needs_token_logps
 
-    def read(self, sentence: Sentence, at: int, scale: Scale) -> Sentence:
-        """Return a sentence with what is known of it without the source, and ``by_source`` with its confidence so far.
+    def read(self, sentence: Sentence, at: int, scale: Scale, by_source: Calibration | None) -> Sentence:
+        """Return a sentence with what is known of it without the source, and with what was read of it with the source.
 
         Args:
             sentence: as it was written with the source.
             at: its place among the sentences.
             scale: the scale of the scores.
+            by_source: has made the confidence of ``sentence``; None where nothing has.
         """
         logps, token_logps = self.passage.logps[at], self.passage.token_logps[at]
         score = None if logps is None else most_probable(logps)
         known = read_out(sentence, score, logps, token_logps, scale, self.readout, self.calibration)
-        return replace(known, by_source=sentence.confidence)
+        return with_source(known, sentence, by_source)
 
 
 @dataclass(eq=False)
@@ -561,7 +563,7 @@ class GrowingAnswer:
         sentence = read_sentence(span, scale)
         sentence = read_out(sentence, span.score, logps, token_logps, scale, self.readout, self.calibration)
         known = self.without_source
-        return ScoredSpan(span, sentence if known is None else known.read(sentence, at, scale))
+        return ScoredSpan(span, sentence if known is None else known.read(sentence, at, scale, self.calibration))
 
 
 class Part(Protocol):

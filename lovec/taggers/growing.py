@@ -45,21 +45,22 @@ class _Answer:
 
     @property
     def stopped(self) -> bool:
-        """Whether a text has ended it; there is none that could."""
+        """Whether a text has ended it, which none does here."""
         return self.growing.stopped
 
 
 def stream_growing(
     tagger: FreeFormTagger, records: Sequence[Record], by_knowledge: Calibration | None
 ) -> Iterator[Tagged]:
-    """Yield what ``FreeFormTagger.stream`` yields, each sentence as soon as it is written and scored.
+    """Yield what ``FreeFormTagger.stream`` yields for greedy answers, each sentence when it is written and scored.
 
-    An answer that is written with a source gets both confidences: ``by_source`` is what the model says as it writes,
-    and by knowledge the answer so far is a given text. The price is that every sentence has the prompt and the answer
+    Distributions and log-probabilities are there where a confidence needs them. An answer that is written with a source
+    gets both confidences: ``by_source`` is what the model says as it writes, and by knowledge the answer so far is a
+    given text. The price is that every sentence has the prompt and the answer
     so far computed again, unless the engine keeps them.
 
     Args:
-        tagger: writes the answers; its distributions, readout and calibrations are used.
+        tagger: writes the answers; its readout and calibrations are used.
         records: questions.
         by_knowledge: makes the confidence by knowledge of answers with a source; None leaves the readout.
     """

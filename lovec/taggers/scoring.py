@@ -390,5 +390,17 @@ def read_out(
     else:
         confidence = None if readout == "mean" or score is None else scale.confidence(score)
         sentence = replace(sentence, score=score, confidence=confidence, distribution=None, levels=scale.size)
-    sentence = replace(sentence, token_logps=token_logps, by_source=None)  # that of an earlier run
+    sentence = replace(sentence, token_logps=token_logps, by_source=None, source_rank=None)  # of an earlier run
     return sentence if calibration is None else replace(sentence, confidence=calibration.confidence(sentence))
+
+
+def with_source(sentence: Sentence, sourced: Sentence, calibration: Calibration | None) -> Sentence:
+    """Return a sentence with what was read of it with the evidence in the prompt.
+
+    Args:
+        sentence: as it was read without the evidence.
+        sourced: the same sentence, read with it.
+        calibration: has made the confidence of the latter; None where nothing has.
+    """
+    rank = None if calibration is None else calibration.rank(sourced)
+    return replace(sentence, by_source=sourced.confidence, source_rank=rank)

@@ -20,6 +20,7 @@ from lovec.types import (
     Record,
     Scale,
     Sentence,
+    ThresholdBy,
 )
 
 if TYPE_CHECKING:
@@ -167,7 +168,8 @@ class ServedConfidence:
         """Return a function that tells whether a sentence stays in a text; what is not a statement always does.
 
         Args:
-            mode: how the sentences are tagged.
+            mode: how the sentences are tagged; "by source" and "free-form by source" compare their confidences by
+                source, which sentences of a text without evidence do not have.
             min_confidence: sentences with a lower confidence, or without one, do not stay; None keeps them. What is
                 compared is the confidence that users get, in [0, 1] and before it is rounded to be shown.
             keep_factual: the probability of a guarantee, see ``lovec.calibration.Guarantee``; sentences at or below its
@@ -183,13 +185,17 @@ class ServedConfidence:
                 f"the guarantee for {kind!r} is asked for, without keep_factual, which says how sure it is"
             )
         guarantee = None if keep_factual is None else self._guarantee(mode, keep_factual, kind)
+        by: ThresholdBy = "source" if mode in BY_SOURCE.values() else "knowledge"
 
         def keeps(sentence: Sentence) -> bool:
             if not sentence.is_statement:
                 return True
-            if min_confidence is not None and (sentence.confidence is None or sentence.confidence < min_confidence):
+            confidence = sentence.confidence_by(by)
+            if min_confidence is not None and (confidence is None or confidence < min_confidence):
                 return False
-            return guarantee is None or calibration is None or calibration.keeps(sentence, guarantee)
+            if guarantee is None or calibration is None:
+                return True
+            return guarantee.keeps(sentence.source_rank) if by == "source" else calibration.keeps(sentence, guarantee)
 
         return keeps
 
@@ -199,14 +205,18 @@ class ServedConfidence:
         Raises:
             LovecError: there is no such guarantee.
         """
-        found = self._guarantee(mode, keep_factual).describe()
+        found = self.calibrations[mode].describe_guarantee(self._guarantee(mode, keep_factual))
         return f"{found[:1].upper()}{found[1:]}."
 
     def _guarantee(self, mode: str, keep_factual: float, kind: str | None = None) -> Guarantee:
         if (calibration := self.calibrations.get(mode)) is None:
+            is_sourced = mode in BY_SOURCE.values()
+            what = f"{mode} confidences" if is_sourced else f"{mode} tagging"
+            needs = " on records with evidence" if is_sourced else ""
+            needs += ", and an oracle that reads it" if mode == BY_SOURCE[FREE_FORM] else ""
             raise LovecError(
-                f"keep_factual is {keep_factual:g}, and there is no threshold for {mode} tagging with this model; "
-                f"make one with: lovec calibrate RUN --keep_factual {keep_factual:g}"
+                f"keep_factual is {keep_factual:g}, and there is no threshold for {what} with this model; "
+                f"make one{needs} with: lovec calibrate RUN --keep_factual {keep_factual:g}"
             )
         if kind is None:
             return calibration.threshold(keep_factual)

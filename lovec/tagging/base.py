@@ -16,7 +16,17 @@ from lovec.tagging.revising import REVISED, Revise, Revised, check_revising, rev
 from lovec.tags import TagFormat, strip
 from lovec.text.clauses import CONFIDENCES, DEPENDENCE, sentence_confidences
 from lovec.text.untag import split_record
-from lovec.types import FREE_FORM, ITERATIVE, Keeps, LovecError, Record, Unit, check_confidence
+from lovec.types import (
+    BY_SOURCE,
+    FREE_FORM,
+    ITERATIVE,
+    Keeps,
+    LovecError,
+    Record,
+    ThresholdBy,
+    Unit,
+    check_confidence,
+)
 
 CLAUSE_NOTE = (
     "Each clause has one; that of a sentence, behind its last clause, says that all of its clauses are true "
@@ -40,6 +50,7 @@ class DocumentTagger(ABC):
             see ``lovec.tagging.revise``; then they stay among its sentences, and ``Sentence.revision`` says what became
             of each. None makes no such text.
         hedge_phrase: how those are worded that stay as uncertain; None is by their confidence.
+        threshold_by: which confidence decides what is kept, that by "knowledge" or that by "source".
 
     Attributes:
         adapter: folder of the adapter; None without one.
@@ -65,7 +76,9 @@ class DocumentTagger(ABC):
         unit: Unit = "sentence",
         revise: Revise | None = None,
         hedge_phrase: str | None = None,
+        threshold_by: ThresholdBy = "knowledge",
     ) -> None:
+        check_choice("threshold_by", threshold_by, ThresholdBy)
         check_confidence("min_confidence", min_confidence)
         check_unit(unit, keep_factual, asking=False)
         check_revising(revise, hedge_phrase, min_confidence, keep_factual)
@@ -77,6 +90,7 @@ class DocumentTagger(ABC):
         self.unit = unit
         self.revise = revise
         self.hedge_phrase = hedge_phrase
+        self.threshold_by: ThresholdBy = threshold_by
         self.whole = False
         self.live = False
         self._ranks: dict[str, list[list[float]]] = {}
@@ -110,6 +124,10 @@ class DocumentTagger(ABC):
             mode: how it is tagged.
         """
         return ITERATIVE if mode == FREE_FORM and self.is_sourced(record) else mode
+
+    def threshold_mode(self, record: Record, mode: str) -> str:
+        """Return which confidence of a record decides what is kept, as `keeps` takes it; arguments as above."""
+        return BY_SOURCE[mode] if self.threshold_by == "source" else self.knowledge_mode(record, mode)
 
     def notes(self, modes: Iterable[str], sourced: str | None = None) -> list[str]:
         """Return what is said of confidences, in sentences.
@@ -154,7 +172,7 @@ class DocumentTagger(ABC):
         """Return a function that tells whether a tagged sentence is kept.
 
         Args:
-            mode: "iterative" for given texts, "free-form" for answers.
+            mode: what decides it, see `threshold_mode`.
 
         Raises:
             LovecError: there is no threshold for the guarantee that is asked for.
@@ -166,16 +184,19 @@ class DocumentTagger(ABC):
 
         Args:
             record: a record of `stream`; the tagger revises.
-            mode: how its confidences by knowledge were read.
+            mode: what decides what is doubted, see `threshold_mode`.
         """
         assert self.revise is not None
         if any(word in record.answer for word in (self.tags.open, self.tags.close)):  # as the model wrote it
             sentences = (replace(one, text=strip(one.text, self.tags)) for one in record.sentences)
             record = replace(record, answer=strip(record.answer, self.tags), sentences=tuple(sentences))
-        return revise(record, self.keeps(mode), self.revise, self.hedge_phrase)
+        return revise(record, self.keeps(mode), self.revise, self.hedge_phrase, self.threshold_by)
 
     def promise(self, mode: str) -> str | None:
         """Return in one sentence what is promised of revised texts; None where none are made.
+
+        Args:
+            mode: what decides what is doubted, see `threshold_mode`.
 
         Raises:
             LovecError: there is no such guarantee.
@@ -218,15 +239,16 @@ class DocumentTagger(ABC):
 
         Where its units are clauses, its meta data have the confidences of its sentences, too.
         """
-        self._ranks.setdefault(mode, []).append(self.served.ranks(record, mode))
+        read, compared = self.knowledge_mode(record, mode), self.threshold_mode(record, mode)
+        self._ranks.setdefault(read, []).append(self.served.ranks(record, read))
         if any(sentence.part_of is not None for sentence in record.sentences):
             sentences = {str(place): confidence for place, confidence in sentence_confidences(record).items()}
             record = replace(record, meta={**record.meta, CONFIDENCES: sentences})
         if self.revise is not None:
-            return self._with_revised(record, mode)
+            return self._with_revised(record, compared)
         if self.min_confidence is None and self.keep_factual is None:
             return record
-        kept = tuple(filter(self.keeps(mode), record.sentences))
+        kept = tuple(filter(self.keeps(compared), record.sentences))
         meta = {**record.meta, "left_out": len(record.sentences) - len(kept)}
         return replace(record, sentences=record.sentences if self.whole else kept, meta=meta, rejected=None)
 
@@ -252,6 +274,7 @@ class SessionTagger(DocumentTagger):
         unit: what gets a confidence in a given text.
         revise: what becomes of the sentences that are not kept in a text to pass on.
         hedge_phrase: how those are worded that stay as uncertain.
+        threshold_by: which confidence decides what is kept.
     """
 
     def __init__(
@@ -263,8 +286,9 @@ class SessionTagger(DocumentTagger):
         unit: Unit = "sentence",
         revise: Revise | None = None,
         hedge_phrase: str | None = None,
+        threshold_by: ThresholdBy = "knowledge",
     ) -> None:
-        how = min_confidence, keep_factual, unit, revise, hedge_phrase
+        how = min_confidence, keep_factual, unit, revise, hedge_phrase, threshold_by
         super().__init__(session.model, session.encoder.tags, served, *how)
         self.session = session
         self.adapter = session.adapter
@@ -272,6 +296,23 @@ class SessionTagger(DocumentTagger):
     def close(self) -> None:
         """Release what the engine holds."""
         self.session.close()
+
+
+def check_thresholds(threshold_by: ThresholdBy, *thresholds: float | None) -> None:
+    """Refuse to say which confidence thresholds are on where there are none.
+
+    Args:
+        threshold_by: which it is.
+        thresholds: the thresholds; None where one is not given.
+
+    Raises:
+        LovecError: there are none, or there is no such confidence.
+    """
+    check_choice("threshold_by", threshold_by, ThresholdBy)
+    if threshold_by == "source" and all(one is None for one in thresholds):
+        raise LovecError(
+            "threshold_by is 'source', and nothing is compared with a threshold; give min_confidence or keep_factual"
+        )
 
 
 def check_unit(unit: Unit, keep_factual: float | None, asking: bool) -> None:

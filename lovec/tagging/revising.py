@@ -7,9 +7,9 @@ around it; of the white space around what is left out, the widest stays.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, groupby, pairwise
+from itertools import accumulate, compress, groupby, pairwise
 from typing import Literal, NamedTuple, TypeAlias
 
 from lovec.display import band
@@ -17,7 +17,7 @@ from lovec.tags import thought_length
 from lovec.text.clauses import shortened, whole_confidence
 from lovec.text.documents import kept_blocks
 from lovec.text.sentences import Places
-from lovec.types import STATEMENT, Action, Keeps, LovecError, PartKind, Record, Sentence
+from lovec.types import STATEMENT, Action, Keeps, LovecError, PartKind, Record, Sentence, ThresholdBy
 
 Revise: TypeAlias = Literal["drop", "hedge"]
 """What becomes of doubted sentences: they are left out, or worded as uncertain."""
@@ -81,7 +81,9 @@ def check_revising(
         raise LovecError(f'hedge_phrase is {phrase!r}, expected {PLACE} once in it, as in "Unconfirmed: {PLACE}"')
 
 
-def revise(record: Record, keeps: Keeps, how: Revise, phrase: str | None = None) -> Revised:
+def revise(
+    record: Record, keeps: Keeps, how: Revise, phrase: str | None = None, by: ThresholdBy = "knowledge"
+) -> Revised:
     """Return a tagged text without its doubted sentences, or with these worded as uncertain.
 
     The text is the answer of the record, or its sentences one after the other where these are not all of the answer; a
@@ -100,6 +102,7 @@ def revise(record: Record, keeps: Keeps, how: Revise, phrase: str | None = None)
         how: what becomes of doubted ones.
         phrase: a text with ``{sentence}`` in it, in whose place the sentence stands; None takes that of ``PHRASES`` for
             its confidence.
+        by: which confidence words it.
     """
     text, spans = _located(record)
     parts = list(_parts(text, record.sentences, spans))
@@ -110,7 +113,7 @@ def revise(record: Record, keeps: Keeps, how: Revise, phrase: str | None = None)
         if how == "drop":
             _drop(part, text, doubted)
         else:
-            _hedge(part, doubted, phrase)
+            _hedge(part, doubted, phrase, by)
     if how == "drop":
         _drop_headings(text, parts)
     found = {at: action for part in parts for at, action in zip(part.units, part.actions, strict=False)}
@@ -221,19 +224,33 @@ def _drop(part: _Part, text: str, doubted: Sequence[bool]) -> None:
     if left is not None:
         stay = slice(left.begin, left.end)
         part.actions[stay] = ["kept"] * (left.end - left.begin)
-        confidence = whole_confidence([sentence.confidence for sentence in part.sentences[stay]])
-        part.shown[stay] = [Sentence(left.text, confidence=confidence, revision="kept")]
+        part.shown[stay] = [_shown(left.text, part.sentences[stay], whole_confidence, "kept")]
 
 
-def _hedge(part: _Part, doubted: Sequence[bool], phrase: str | None) -> None:
+def _hedge(part: _Part, doubted: Sequence[bool], phrase: str | None, by: ThresholdBy) -> None:
     """Word a sentence as uncertain."""
-    confidences = [unit.confidence for unit, is_doubted in zip(part.sentences, doubted, strict=True) if is_doubted]
-    known = [confidence for confidence in confidences if confidence is not None]
-    lowest = min(known) if len(known) == len(confidences) else None
-    template = PHRASES[band(lowest)] if phrase is None else phrase
+    units = list(compress(part.sentences, doubted))
+    template = PHRASES[band(_lowest([unit.confidence_by(by) for unit in units]))] if phrase is None else phrase
     part.became("hedged")
     part.text = part.marker + template.replace(PLACE, part.text[len(part.marker) :])
-    part.shown = [Sentence(part.text, confidence=lowest, revision="hedged")]
+    part.shown = [_shown(part.text, units, _lowest, "hedged")]
+
+
+def _lowest(confidences: Sequence[float | None]) -> float | None:
+    """Return the lowest of confidences; None where one is not known."""
+    known = [confidence for confidence in confidences if confidence is not None]
+    return min(known) if len(known) == len(confidences) else None
+
+
+def _shown(
+    text: str,
+    units: Sequence[Sentence],
+    joined: Callable[[Sequence[float | None]], float | None],
+    revision: Action,
+) -> Sentence:
+    """Return what stands in the place of sentences or clauses, with what their confidences come to."""
+    confidence, by_source = joined([unit.confidence for unit in units]), joined([unit.by_source for unit in units])
+    return Sentence(text, confidence=confidence, by_source=by_source, revision=revision)
 
 
 def _drop_headings(text: str, parts: Sequence[_Part]) -> None:

@@ -29,7 +29,14 @@ from lovec.taggers.growing import stream_growing
 from lovec.taggers.scoring import ScoredSentence, Tagged, answered, items_of
 from lovec.taggers.served_confidence import UNCALIBRATED, ServedConfidence, renamed_threshold
 from lovec.tagging.apis import OPENAI, ApiModel, ApiTagger, check_api
-from lovec.tagging.base import DocumentTagger, SessionTagger, check_unit, with_problem, with_unknown_words
+from lovec.tagging.base import (
+    DocumentTagger,
+    SessionTagger,
+    check_thresholds,
+    check_unit,
+    with_problem,
+    with_unknown_words,
+)
 from lovec.tagging.methods import Method, MethodTagger, check_method, check_questions
 from lovec.tagging.revising import Revise, check_revising
 from lovec.tags import DEFAULT_TAGS
@@ -47,6 +54,7 @@ from lovec.types import (
     Record,
     Sampling,
     Sentence,
+    ThresholdBy,
     Unit,
     is_text,
 )
@@ -96,6 +104,8 @@ class TextTagger(SessionTagger):
             the record, and ``revision`` says what became of each. None makes no such text.
         hedge_phrase: how all of them are worded by "hedge", with ``{sentence}`` where the sentence stands, such as
             "Unconfirmed: {sentence}"; None goes by the confidence.
+        threshold_by: which confidence decides what is kept: "knowledge", or "source", the one by the evidence; without
+            evidence nothing is kept then.
 
     Raises:
         LovecError: ``min_confidence`` is not in [0, 1], or the readout is unknown, or a guarantee is asked for clauses,
@@ -112,9 +122,12 @@ class TextTagger(SessionTagger):
         unit: Unit = "sentence",
         revise: Revise | None = None,
         hedge_phrase: str | None = None,
+        threshold_by: ThresholdBy = "knowledge",
     ) -> None:
         served = session.served if readout is None else ServedConfidence()
-        super().__init__(session, served, min_confidence, keep_factual, unit, revise, hedge_phrase)
+        super().__init__(session, served, min_confidence, keep_factual, unit, revise, hedge_phrase, threshold_by)
+        if threshold_by == "source" and session.encoder.grounding is None:
+            raise LovecError(f"threshold_by is 'source', and the model {UNGROUNDED}")
         if (problem := session.unit_problem(unit)) is not None:
             _warn_once(problem)
         engine, encoder = session.engine, session.encoder
@@ -156,10 +169,10 @@ class TextTagger(SessionTagger):
             records: the texts, or the questions.
             mode: "iterative" as in ``tag_texts``, whose sentences come as soon as they are scored, or "free-form" as in
                 ``answer_questions``.
-            on_written: see ``FreeFormTagger.stream``.
+            on_written: see ``FreeFormTagger.stream``; not called where ``live`` has the sentences come one by one.
         """
-        for read in {self.knowledge_mode(record, mode) for record in records} or {mode}:
-            self.keeps(read)  # before anything is computed, since there may be no such guarantee
+        for compared in {self.threshold_mode(record, mode) for record in records} or {mode}:
+            self.keeps(compared)  # before anything is computed, since there may be no such guarantee
         check_unit(self.unit, None, asking=mode == FREE_FORM)
         if mode == ITERATIVE:
             items: Iterator[Tagged] = self._scored([self._split(record) for record in records])
@@ -195,13 +208,13 @@ class TextTagger(SessionTagger):
         texts = [replace(record, evidence=()) for record, both in zip(written, sourced, strict=True) if both]
         known = iter(self._iterative.tag(texts))
         for number, (record, both) in enumerate(zip(written, sourced, strict=True)):
-            yield from items_of(by_both(next(known), record) if both else record, number)
+            yield from items_of(by_both(next(known), record, self._free_form.by_source) if both else record, number)
 
     def _finished(self, record: Record, mode: str) -> Record:
         """Return a tagged record with its problems, and without the sentences that are not kept."""
         record = with_unknown_words(record, self.session, mode)
         record = _with_cut_off(record) if mode == FREE_FORM else record
-        return self._filtered(record, self.knowledge_mode(record, mode))
+        return self._filtered(record, mode)
 
     def note(self, mode: str) -> str:
         """Return one sentence that says what the confidences of a mode are."""
@@ -232,6 +245,7 @@ def tag(
     unit: Unit = "sentence",
     revise: Revise | None = None,
     hedge_phrase: str | None = None,
+    threshold_by: ThresholdBy = "knowledge",
     **settings: Any,
 ) -> Any:
     """Give every sentence of a text a confidence; without a text, answer a question and tag the answer.
@@ -264,6 +278,8 @@ def tag(
         revise: "drop" makes a text without the sentences that are not kept, "hedge" one that words them as uncertain;
             it is ``meta["revised"]``, see `TextTagger`, also for the next one.
         hedge_phrase: how "hedge" words them; None goes by their confidence.
+        threshold_by: "source" compares the confidence by the evidence with ``min_confidence`` and the threshold of
+            ``keep_factual``, in place of that by "knowledge".
         **settings: other arguments of `open_session`, such as ``dtype`` and ``device``.
 
     Returns:
@@ -310,6 +326,9 @@ def tag(
             raise LovecError(f"keep_factual needs a threshold, and there is none for {method}; use min_confidence")
     check_unit(unit, keep_factual, asking=text is None)
     check_revising(revise, hedge_phrase, min_confidence, keep_factual)
+    check_thresholds(threshold_by, min_confidence, keep_factual)
+    if threshold_by == "source" and not any(text.strip() for record in records for text in record.evidence):
+        raise LovecError("threshold_by is 'source', and there is no evidence; give evidence, or leave it out")
     how = samples, judge, readout, max_new_tokens, min_confidence
     tagger: DocumentTagger
     if session is None and engine == OPENAI:
@@ -324,9 +343,8 @@ def tag(
         if evidence is not None and session.encoder.grounding is None:
             raise LovecError(f"evidence is given, and the model {UNGROUNDED}")
         if method is None:
-            tagger = TextTagger(
-                session, readout, max_new_tokens, min_confidence, keep_factual, unit, revise, hedge_phrase
-            )
+            how_kept = unit, revise, hedge_phrase, threshold_by
+            tagger = TextTagger(session, readout, max_new_tokens, min_confidence, keep_factual, *how_kept)
         else:
             tagger = MethodTagger(session, method, *how, unit, revise, hedge_phrase)
     tagged = [item for item in tagger.stream(records, mode) if isinstance(item, Record)]

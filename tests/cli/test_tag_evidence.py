@@ -23,6 +23,7 @@ from lovec.taggers import FreeFormTagger, IterativeTagger, Session, open_session
 from lovec.taggers.scoring import ScoredSentence
 from lovec.taggers.served_confidence import ServedConfidence
 from lovec.tagging import TextTagger
+from lovec.tagging.revising import revise
 from lovec.types import LovecError, Record, Sampling, Sentence
 
 TEXTS = ["Ada wrote notes.", "She was born in London.", "It rained."]
@@ -135,6 +136,9 @@ def test_an_adapter_without_sources_says_how_to_train_one(run: Any, model: str, 
         (["page.txt", "--evidence", "missing.md"], 1, "cannot read missing.md"),
         (["page.txt", "--evidence", "empty"], 1, "the folder empty has no evidence, expected files that end in .txt"),
         (["page.txt", "--evidence", "blank.txt"], 1, "blank.txt has no evidence, expected a text"),
+        (["page.txt", "--threshold_by", "source", "--doubt", "0.5"], 1, "and nothing comes with evidence; give"),
+        (["page.txt", "--threshold_by", "source", "--method", "p_true"], 2, "which --method p_true does not use"),
+        (["page.txt", "--threshold_by", "source"], 2, "and nothing is compared with a threshold; give min_confidence"),
     ],
 )
 def test_what_cannot_be_compared_is_one_line(run: Any, words: list[str], code: int, message: str) -> None:
@@ -329,3 +333,76 @@ def test_thresholds_are_those_of_given_texts(session: Session) -> None:
     assert record.meta["left_out"] == sum(not keeps(sentence) for sentence in record.sentences)
     with pytest.raises(LovecError, match="there is no threshold for free-form tagging"):
         TextTagger(deployed, keep_factual=0.8).answer_questions([Record("a", "Who was Ada?")])
+
+
+def test_thresholds_may_be_on_the_confidence_by_source(run: Any, session: Session) -> None:
+    both = ("page.txt", "--evidence", "source.md")
+    _, line, _ = run(*both, "--format", "jsonl")
+    sentences = record_from_dict(json.loads(line)).sentences
+    lowest = min(sentences, key=lambda s: s.by_source or 0)
+    limit = (lowest.by_source or 0) + 1e-6
+    kept = [text for text in TEXTS if text != lowest.text]
+    assert [s.text for s in sentences if (s.confidence or 0) >= limit] != kept  # by knowledge it would be others
+    source = (*both, "--threshold_by", "source")
+    _, line, err = run(*source, "--min_confidence", str(limit), "--format", "jsonl")
+    assert [s["text"] for s in json.loads(line)["sentences"]] == kept and json.loads(line)["meta"]["left_out"] == 1
+    assert run(*source, "--min_confidence", str(limit), "--revise", "drop")[1] == " ".join(kept)
+    _, doubted, _ = run(*source, "--doubt", str(limit))
+    assert "1 below" in (summary := doubted.splitlines()[0]) and summary.startswith(
+        "3 sentences, mean confidence by source "
+    )
+    assert doubted.splitlines()[1:] == [f"page.txt:1: [{lowest.by_source:.2f}] {lowest.text}"]
+    by_name = lovec.tag(
+        " ".join(TEXTS), about="Ada", evidence=SOURCE, session=session, min_confidence=limit, threshold_by="source"
+    )
+    assert len(by_name["sentences"]) == 2
+    for evidence, least, missing in (
+        (" ", limit, "no evidence"),
+        (SOURCE, None, "nothing is compared with a threshold"),
+    ):
+        with pytest.raises(LovecError, match=f"threshold_by is 'source', and .*{missing}"):
+            options: Any = {"evidence": evidence, "min_confidence": least, "threshold_by": "source"}
+            lovec.tag("It rained.", question="Q?", session=session, **options)
+    assert f"1 sentence with a confidence by source below {limit:g} left out" in err
+
+
+def test_doubted_sentences_are_worded_by_the_confidence_that_doubts_them() -> None:
+    record = Record("a", "Q?", answer="It rained.", sentences=(Sentence("It rained.", confidence=0.9, by_source=0.1),))
+    for by, opening in (("knowledge", "This is likely"), ("source", "This is doubtful")):
+        assert revise(record, lambda _: False, "hedge", by=by).text.startswith(opening)  # type: ignore[arg-type]
+    assert revise(record, lambda _: False, "hedge").shown[0].by_source == 0.1
+
+
+def test_a_promise_by_source_is_kept_on_what_the_map_was_given(session: Session) -> None:
+    rows = [Record(f"r{i}", f"Who was {i}?", ("Ada wrote.",), answer=" ".join(TEXTS)) for i in range(30)]
+    (*tagged,) = IterativeTagger(session.engine, session.encoder, "mean").tag(
+        [replace(row, sentences=tuple(map(Sentence, TEXTS))) for row in rows]
+    )
+    promised = [Promised(0.4, "errors")]
+    fitted, _ = calibrate(
+        labelled(tagged), adapter="-", base="tiny", mode="by source", maps=("isotonic",), draws=20, promised=promised
+    )
+    deployed = replace(session, served=ServedConfidence({"by source": fitted}))
+    tagger = TextTagger(deployed, keep_factual=0.6, threshold_by="source")
+    tagger.whole = True
+    [record] = tagger.tag_texts(rows[:1])
+    (guarantee,) = fitted.guarantees
+    ranks = [fitted.rank(sentence) for sentence in tagged[0].sentences]
+    assert [s.source_rank for s in record.sentences] == pytest.approx(ranks, abs=1e-4)
+    assert record_from_dict(record_to_dict(record)) == record
+    assert record.meta["left_out"] == sum(not guarantee.keeps(rank) for rank in ranks)
+    assert "supported by the evidence (factuality of at least" in deployed.served.promise("by source", 0.6)
+    assert "are true" not in fitted.describe_guarantee(guarantee)
+    with pytest.raises(LovecError, match="no threshold for free-form by source confidences"):
+        tagger.answer_questions([Record("a", "Who was Ada?", ("Ada wrote.",))])
+    moved = replace(guarantee, threshold=min(rank for rank in ranks if rank is not None))
+    deployed = replace(session, served=ServedConfidence({"by source": replace(fitted, guarantees=(moved,))}))
+    strict = TextTagger(deployed, keep_factual=0.6, threshold_by="source")
+    assert [s.source_rank for s in strict.tag_texts(rows[:1])[0].sentences] == [
+        r for r in record_ranks(record) if r > moved.threshold
+    ]
+
+
+def record_ranks(record: Record) -> list[float]:
+    """What thresholds by source are on."""
+    return [s.source_rank for s in record.sentences if s.source_rank is not None]

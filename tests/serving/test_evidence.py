@@ -14,7 +14,7 @@ from served import NAME, Server, post, running, streamed
 from tinyrun import grounded_adapter, tiny
 from writer import Scripted, Writer
 
-from lovec.calibration import calibrate
+from lovec.calibration import Promised, calibrate
 from lovec.encoding.grounding import GroundedEncoder
 from lovec.serving.page import render_page
 from lovec.taggers import FreeFormTagger, IterativeTagger, Session, open_session
@@ -219,6 +219,10 @@ def test_text_and_thresholds(server: Server) -> None:
     limit = sorted(entry["confidence"] for entry in data["confidence"][1:])[1]
     kept = [entry["kept"] for entry in sent(server, "/v1/tag", evidence=SOURCE, min_confidence=limit)["confidence"]]
     assert kept == [True, *(entry["confidence"] >= limit for entry in data["confidence"][1:])] and not all(kept)
+    limit = sorted(entry["by_source"] for entry in data["confidence"][1:])[1]
+    found = sent(server, "/v1/tag", evidence=SOURCE, min_confidence=limit, threshold_by="source")["confidence"]
+    assert [e["kept"] for e in found] == [True, *(e["by_source"] >= limit for e in data["confidence"][1:])]
+    assert not all(entry["kept"] for entry in found)
 
 
 def test_the_last_question_of_a_conversation_has_the_source(server: Server, session: Session) -> None:
@@ -263,6 +267,10 @@ def test_what_is_refused(server: Server, path: str) -> None:
     ):
         status, data = post(server, json.dumps({**PATHS[path], "evidence": value}).encode(), path)
         assert (status, data["error"]["param"], data["error"]["type"]) == (400, parameter, "invalid_request_error")
+    status, data = post(server, json.dumps({**PATHS[path], "threshold_by": "source"}).encode(), path)
+    assert (status, data["error"]["param"]) == (400, "threshold_by") and "there is no evidence" in data["error"][
+        "message"
+    ]
 
 
 def test_a_question_that_leaves_no_room_is_refused(server: Server, session: Session) -> None:
@@ -309,7 +317,8 @@ def test_calibrations_and_verdicts(session: Session, tmp_path: Path) -> None:
             r.with_factuality([float((at + n) % share > 0) for at in range(len(r.sentences))])
             for n, r in enumerate(tagged)
         ]
-        made[mode] = calibrate(labels, adapter="-", base="tiny", mode=mode, draws=20)[0]
+        promised = [Promised(0.4, "errors")]
+        made[mode] = calibrate(labels, adapter="-", base="tiny", mode=mode, draws=20, promised=promised)[0]
     made["by source"] = replace(made["iterative"], mode="by source")
     deployed = replace(session, served=ServedConfidence(made))
     [record] = TextTagger(deployed, max_new_tokens=200).answer_questions([ASKED])
@@ -318,12 +327,20 @@ def test_calibrations_and_verdicts(session: Session, tmp_path: Path) -> None:
         data = sent(server, "/v1/chat/completions", evidence=SOURCE)
         found = entries("/v1/chat/completions", data)
         are_of(found, record)
+        by_source = entries(
+            "/v1/chat/completions",
+            sent(server, "/v1/chat/completions", evidence=SOURCE, keep_factual=0.6, threshold_by="source"),
+        )
         verdict = {"id": data["id"], "sentences": [{"index": 0, "factuality": 1}]}
         assert post(server, json.dumps(verdict).encode(), "/v1/labels")[0] == 200
         notes = json.loads(server.get("/v1/models"))["data"][0]["confidence"]
     for mode in ("by source", "free-form by source"):
         assert notes[mode].startswith("By source: how well the evidence") and made[mode].describe() in notes[mode]
     [written] = tagger.tag([ASKED])
+    sources = made["free-form by source"]
+    (guarantee,) = sources.guarantees
+    assert [e["kept"] for e in by_source] == [guarantee.keeps(sources.rank(s)) for s in written.sentences]
+    assert len({e["kept"] for e in by_source}) == 2
     assert [e["by_source"] for e in found] == [
         None if s.score is None else pytest.approx(made["free-form by source"].confidence(s), abs=1e-5)
         for s in written.sentences

@@ -17,6 +17,7 @@ from writer import Writer
 import lovec
 from lovec.calibration import Promised, calibrate
 from lovec.cli import main
+from lovec.cli.tag_reports import Tally
 from lovec.datasets.jsonl import record_from_dict, record_to_dict
 from lovec.display import disagrees, legend_html, passage_html, sentence_text
 from lovec.taggers import FreeFormTagger, IterativeTagger, Session, open_session
@@ -262,7 +263,6 @@ def test_what_is_printed_one_by_one_is_what_a_file_gets(
     run: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     ask = ("--ask", "Who was Ada?", "--engine", "writer.Writer", "--max_new_tokens", "200")
-    texts = [run(*ask, *more)[1] for more in ((), ("--evidence", "source.md"))]
     streamed: list[TextTagger] = []
     stream = TextTagger.stream
 
@@ -271,9 +271,11 @@ def test_what_is_printed_one_by_one_is_what_a_file_gets(
         return stream(self, *args)
 
     monkeypatch.setattr(TextTagger, "stream", kept)
+    texts = [run(*ask, *more)[1] for more in ((), ("--evidence", "source.md"))]
     monkeypatch.setattr("lovec.cli.tag._is_watched", lambda file: True)
     assert [run(*ask, *more)[1] for more in ((), ("--evidence", "source.md"))] == texts
-    assert [tagger.live for tagger in streamed] == [True, True]
+    assert run(*ask, "--ask", "Who was Bob?")[0] == 0  # of several answers only the first could be shown early
+    assert [tagger.live for tagger in streamed] == [False, False, True, True, False]
 
 
 def test_a_file_is_not_watched_and_a_pipe_is(tmp_path: Path) -> None:
@@ -371,6 +373,19 @@ def test_doubted_sentences_are_worded_by_the_confidence_that_doubts_them() -> No
     for by, opening in (("knowledge", "This is likely"), ("source", "This is doubtful")):
         assert revise(record, lambda _: False, "hedge", by=by).text.startswith(opening)  # type: ignore[arg-type]
     assert revise(record, lambda _: False, "hedge").shown[0].by_source == 0.1
+
+
+def test_the_summary_is_of_the_confidence_that_is_compared() -> None:
+    record = Record("a", "Q?", sentences=(Sentence("It rained.", confidence=0.9, by_source=0.1),))
+    summaries = {}
+    for by in ("knowledge", "source"):
+        tally = Tally(0.5, by)  # type: ignore[arg-type]
+        tally.add(record)
+        summaries[by] = tally.summary()
+    assert summaries == {
+        "knowledge": "1 sentence, mean confidence 0.90, 0 below 0.5 (0 %)",
+        "source": "1 sentence, mean confidence by source 0.10, 1 below 0.5 (100 %)",
+    }
 
 
 def test_a_promise_by_source_is_kept_on_what_the_map_was_given(session: Session) -> None:

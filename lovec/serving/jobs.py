@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from lovec.serving.wire import RequestRefused
-from lovec.taggers.freeform import GrowingAnswer
+from lovec.taggers.freeform import GrowingAnswer, PausingCompletion
 from lovec.taggers.scoring import Requests, ScoreRequest, next_item
-from lovec.types import Completion, Sampling, TokenScores
+from lovec.types import Completion, TokenScores
 
 
 @dataclass(eq=False)
@@ -69,26 +69,14 @@ class AnswerEnd(NamedTuple):
 
 
 @dataclass(eq=False)
-class CompletionJob(Job):
+class CompletionJob(PausingCompletion, Job):
     """A completion to be sampled. Its callbacks run where the worker runs it.
 
     Attributes:
-        prompt: token ids.
-        sampling: how to sample; one completion.
-        key: names the random stream, together with the seed.
         on_token: called with every token; returns False to pause the completion, see ``EngineWorker``.
-        ids: the tokens so far.
-        logps: their log-probabilities, up to the last pause.
-        watched: log-probabilities in their places, up to the last pause, see ``Completion.watched``.
     """
 
-    prompt: Sequence[int]
-    sampling: Sampling
-    key: str
     on_token: Callable[[int], bool]
-    ids: list[int] = field(default_factory=list, init=False)
-    logps: list[float] = field(default_factory=list, init=False)
-    watched: list[Mapping[int, float]] = field(default_factory=list, init=False)
 
     @property
     def stopped(self) -> bool:

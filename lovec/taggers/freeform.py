@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, repeat, takewhile
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 from lovec.core.settings import checked
 from lovec.core.stopwatch import Stopwatch
@@ -566,7 +567,8 @@ class GrowingAnswer:
         return ScoredSpan(span, sentence if known is None else known.read(sentence, at, scale, self.calibration))
 
 
-class Part(Protocol):
+@dataclass(eq=False)
+class PausingCompletion(ABC):
     """An answer, or another completion, that is written in parts, between which something is done with what there is.
 
     Attributes:
@@ -581,16 +583,17 @@ class Part(Protocol):
     prompt: Sequence[int]
     sampling: Sampling
     key: str
-    ids: list[int]
-    logps: list[float]
-    watched: list[Mapping[int, float]]
+    ids: list[int] = field(default_factory=list, init=False)
+    logps: list[float] = field(default_factory=list, init=False)
+    watched: list[Mapping[int, float]] = field(default_factory=list, init=False)
 
     @property
+    @abstractmethod
     def stopped(self) -> bool:
         """Whether it ends with the token that it has paused at."""
 
 
-P = TypeVar("P", bound=Part)
+P = TypeVar("P", bound=PausingCompletion)
 
 
 class Pause(NamedTuple):
@@ -643,7 +646,7 @@ def write_on(
     return pauses
 
 
-def _has_room(engine: Engine, part: Part) -> bool:
+def _has_room(engine: Engine, part: PausingCompletion) -> bool:
     """Return whether a completion may have another token."""
     room = engine.context_length
     has_context = room is None or len(part.prompt) + len(part.ids) < room

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from lovec.taggers.freeform import (
     FreeFormTagger,
     GrowingAnswer,
+    PausingCompletion,
     WithoutSource,
     read_answer,
     score_growing,
@@ -17,15 +18,15 @@ from lovec.taggers.freeform import (
     write_on,
 )
 from lovec.taggers.scoring import ScoredSentence, Tagged
-from lovec.types import Completion, Record, Sampling, Sentence
+from lovec.types import Completion, Record, Sentence
 
 if TYPE_CHECKING:
     from lovec.calibration import Calibration
 
 
 @dataclass(eq=False)
-class _Answer:
-    """An answer that is written, see ``lovec.taggers.freeform.Part``.
+class _Answer(PausingCompletion):
+    """An answer that is written.
 
     Attributes:
         growing: reads and scores its sentences.
@@ -34,12 +35,6 @@ class _Answer:
     """
 
     growing: GrowingAnswer
-    sampling: Sampling
-    key: str
-    prompt: Sequence[int]
-    ids: list[int] = field(default_factory=list)
-    logps: list[float] = field(default_factory=list)
-    watched: list[Mapping[int, float]] = field(default_factory=list)
     sentences: list[Sentence] = field(default_factory=list)
     finished: bool | None = None
 
@@ -113,7 +108,7 @@ def _answer(tagger: FreeFormTagger, record: Record, prompt: Sequence[int], by_kn
     keeps = tagger.sampling.keeps_logps
     growing = GrowingAnswer(encoder, prompt, calibration, keeps, (), without_source, tagger.readout)
     sampling = replace(tagger.sampling, watched=encoder.watched if growing.distributions else ())
-    return _Answer(growing, sampling, record.id, prompt)
+    return _Answer(prompt, sampling, record.id, growing)
 
 
 def _record(tagger: FreeFormTagger, record: Record, answer: _Answer) -> Record:

@@ -40,6 +40,7 @@ from common import (
 from grounded_atlas import ArticleOracle, values_of, with_article
 from grounded_baselines import cross_fitted, read_by_baselines, tag_in_parts
 
+from lovec.core.hub import SHIPPED
 from lovec.datasets.jsonl import write_records
 from lovec.metrics.bootstrap import QuestionPairs, by_question, resample
 from lovec.metrics.functional import brier_score, ece_m, spearman
@@ -54,7 +55,8 @@ RESULTS = ROOT / "benchmarks" / "results" / "grounded.json"
 PAGE = ROOT / "docs" / "grounded.md"
 MARKS = ("<!-- grounded table: written by benchmarks/grounded.py -->", "<!-- end of the grounded table -->")
 SETTINGS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
-MODELS = {"atlas": "smollm2", "world": "world"}
+MODEL, TRAINED = "smollm2", "grounded"
+PARTS = ("atlas", "world")
 MOST_TOKENS = 224
 """The most tokens of an answer that an adapter writes."""
 TRUE_FROM = 0.75
@@ -68,14 +70,20 @@ def atlas_answers(split: str) -> list[Record]:
     return list(Atlas(test_sets=["test"], larger=True).load(split))
 
 
-def atlas_data(folder: Path) -> Path:
-    """Write the training answers of Atlas, each once with an article and once without, and return the file."""
-    rows = [replace(row, rejected=None) for row in atlas_answers("train")]
-    values, path = values_of(rows), folder / "train.jsonl"
-    sourced = [replace(with_article(row, values), id=f"{row.id}/article") for row in rows]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_records(path, [*rows, *sourced])
-    return path
+def training_answers(part: str) -> list[Record]:
+    """Return the training answers of a part, each once without an article and once with one."""
+    if part == "atlas":
+        rows = atlas_answers("train")
+        values = values_of(rows)
+        sourced = [with_article(row, values) for row in rows]
+    else:
+        from lovec.datamodules import World
+
+        rows = World().load("train")
+        written = World().world
+        sourced = [row for row in map(written.with_article, rows) if row.evidence]
+    named = [replace(row, id=f"{row.id}/article") for row in sourced]
+    return [replace(row, rejected=None) for row in (*rows, *named)]
 
 
 def oracle_of(part: str) -> Oracle:
@@ -97,27 +105,20 @@ def measured_answers(part: str, split: str) -> list[tuple[Record, Record]]:
     return [(plain[row.id.removesuffix("/article")], row) for row in rows if row.evidence]
 
 
-def train(part: str, seed: int, folder: Path) -> dict[str, float]:
-    """Train the runs of a part; return the seconds of each."""
-    seconds = {}
-    for name, run in SETTINGS[part]["runs"].items():
-        words = ["fit", *(word for config in run["config"] for word in ("--config", config))]
-        if part == "atlas":
-            words += ["--data", "lovec.datamodules.Demonstrations"]
-            words += ["--data.path", str(atlas_data(folder)), "--data.val_fraction", "0"]
-        if (adapter := run.get("adapter")) is not None:
-            trained = folder / adapter / "adapter"
-            words += ["--model.policy.adapter", str(trained if adapter in SETTINGS[part]["runs"] else ROOT / adapter)]
-        words += [
-            word
-            for option, value in run["options"].items()
-            for word in (f"--{option}", value if isinstance(value, str) else json.dumps(value))
-        ]
-        words += ["--seed_everything", str(seed), "--model.evaluation.modes", '["iterative"]']
-        words += ["--trainer.callbacks+=lovec.callbacks.Probe", "--trainer.callbacks.every", "0"]  # no probes
-        words += ["--trainer.limit_val_batches", "0", "--trainer.default_root_dir", str(folder / name)]
-        seconds[name] = run_lovec(words, folder / f"{name}.log", f"{part}, {name}")["seconds"]
-    return seconds
+def train(part: str, seed: int, folder: Path) -> float:
+    """Train the adapter of a part; return the seconds that took."""
+    data = folder / "train.jsonl"
+    data.parent.mkdir(parents=True, exist_ok=True)
+    write_records(data, training_answers(part))
+    words = ["fit", *(word for config in SETTINGS["config"] for word in ("--config", config))]
+    words += ["--model.policy.adapter", str(ROOT / SETTINGS["adapter"])]
+    words += ["--data", "lovec.datamodules.Demonstrations", "--data.path", str(data), "--data.val_fraction", "0"]
+    for option, value in SETTINGS["options"].items():
+        words += [f"--{option}", value if isinstance(value, str) else json.dumps(value)]
+    words += ["--seed_everything", str(seed), "--model.evaluation.modes", '["iterative"]']
+    words += ["--trainer.callbacks+=lovec.callbacks.Probe", "--trainer.callbacks.every", "0"]  # no probes
+    words += ["--trainer.limit_val_batches", "0", "--trainer.default_root_dir", str(folder / TRAINED)]
+    return run_lovec(words, folder / f"{TRAINED}.log", f"{part}, {TRAINED}")["seconds"]
 
 
 def measure(part: str, split: str, adapters: Mapping[str, str]) -> dict[str, Any]:
@@ -138,7 +139,7 @@ def measure(part: str, split: str, adapters: Mapping[str, str]) -> dict[str, Any
     held_out = measured_answers(part, "validation") if split == "test" else []
     rows, cells, known = [], [], {}
     for name, adapter in adapters.items():
-        with open_session(MODELS[part], adapter) as session:
+        with open_session(MODEL, adapter) as session:
             tagged = _tagged(session, pairs, f"{part}, {name}, {split}")
             fitted_on = _tagged(session, held_out, f"{part}, {name}, validation")
         for truth, records in tagged.items():
@@ -183,7 +184,7 @@ def measure_written(part: str, split: str, adapter: str) -> dict[str, Any]:
     from lovec.taggers import open_session
 
     parts = ["validation", "test"] if split == "test" else ["validation"]
-    with open_session(MODELS[part], adapter) as session:
+    with open_session(MODEL, adapter) as session:
         told, known = {}, {}
         for one in parts:
             questions = [replace(row, answer=None, sentences=()) for _, row in measured_answers(part, one)]
@@ -247,7 +248,7 @@ def measure_baselines(part: str, split: str) -> dict[str, Any]:
     The map of an answer is fitted to the labels of other answers of the split.
     """
     rows = []
-    for name, records in read_by_baselines(MODELS[part], [row for _, row in measured_answers(part, split)]).items():
+    for name, records in read_by_baselines(MODEL, [row for _, row in measured_answers(part, split)]).items():
         plain = by_question(records, "stated")
         for method, found in ((name, plain), (f"{name} + isotonic", cross_fitted(plain))):
             rows.append({"method": method, "truth": "source", "readout": "-", **_figures(found)})
@@ -304,8 +305,7 @@ def run(flags: argparse.Namespace) -> dict[str, Any]:
         if not flags.from_runs:
             made = provenance() | {"seed": flags.seed, "seconds": train(part, flags.seed, folder)}
             note.write_text(json.dumps(made), encoding="utf-8")
-        adapters = {name: str(folder / name / "adapter") for name in reversed(SETTINGS[part]["runs"])}
-        adapters["shipped, without sources"] = str(ROOT / "lovec" / "datasets" / part / "adapter")
+        adapters = {TRAINED: str(folder / TRAINED / "adapter"), "shipped, without sources": str(SHIPPED["atlas"])}
         measured = json.loads(note.read_text(encoding="utf-8")) | measure(part, split, adapters)
         others = [one for one in found["runs"] if one["seed"] != flags.seed]
         found["runs"] = sorted([*others, measured], key=itemgetter("seed"))
@@ -403,7 +403,7 @@ def _percent(rows: Sequence[Mapping[str, Any]], name: str) -> str:
 def main() -> None:
     """Run the benchmark as the command line says."""
     parser = page_options(__doc__ or "")
-    parser.add_argument("--parts", nargs="+", choices=sorted(SETTINGS), default=sorted(SETTINGS))
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "grounded", help="folder of the runs")
     parser.add_argument("--validate", action="store_true", help="measure on validation answers; implies --only-print")
     parser.add_argument("--written", type=Path, metavar="ADAPTER", help="measure only answers that an adapter writes")

@@ -196,7 +196,13 @@ def _refused(error: Exception, name: HubName) -> str:
     return f"the hub has answered {status} about {name.repo} ({' '.join(str(error).split())[:200]}); try again"
 
 
-SHIPPED = {name: Path(__file__).parents[1] / "datasets" / name / "adapter" for name in ("atlas", "world")}
+_DATASETS = Path(__file__).parents[1] / "datasets"
+
+SHIPPED = {
+    "atlas": _DATASETS / "atlas" / "adapter",
+    "atlas-grounded": _DATASETS / "atlas" / "grounded",
+    "world": _DATASETS / "world" / "adapter",
+}
 """Folders of the adapters that come with the package, by their names."""
 
 

@@ -24,7 +24,7 @@ REPLACED = (
     (r"(?m)^\. \.venv/bin/activate$", ":", "the environment is active"),
     (r" --config (llama3-8b|gemma2-9b|vllm|vllm-server)\.yaml", "", "a model of 8B needs a GPU: the small one instead"),
     (r"meta-llama/Meta-Llama-3-8B-Instruct|/models/mine\b", "MODEL", "a model of 8B: the small one instead"),
-    (r"--adapter atlas\b", "--adapter runs/dpo", "SmolLM2's weights are a package of their own: the adapter of a run"),
+    (r"--adapter atlas(?!\S)", "--adapter runs/dpo", "SmolLM2's weights are a package of their own: that of a run"),
     (r"adapter=\"atlas\"", 'adapter="runs/dpo"', "SmolLM2's weights are a package of their own: the adapter of a run"),
     (r"model=\"smollm2\"", 'model="MODEL"', "SmolLM2's weights are a package of their own: the small one"),
     (r"MoritzLaurer/[\w-]+", "NLI", "a model of the hub: a tiny random one"),

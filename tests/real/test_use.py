@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from endpoint import endpoint
-from pages import README, blocks
+from pages import DOCS, README, blocks
 from realrun import CITIES, LABELLED
 from served import running
 
@@ -28,15 +28,32 @@ QUESTION = "Tell me about the city of Paris."
 TEXT = "Paris is a city in France. It lies on the continent of Africa."
 
 
-def test_the_adapter_of_the_package_prints_what_readme_shows(smollm2: str, capsys: pytest.CaptureFixture[str]) -> None:
-    (example,) = [block for block in blocks(README, "python") if "lovec.tag(" in block]
-    (printed,) = [block for block in blocks(README, "text") if block.startswith("0.93 Hamburg")]
+NUMBER = re.compile(r"\b[01]\.\d\d\b")
+
+
+@pytest.mark.parametrize(
+    ("page", "printed"), [(README, "0.93 Hamburg"), (DOCS / "grounded.md", "by source ")], ids=["readme", "by source"]
+)
+def test_an_adapter_of_the_package_prints_what_a_page_shows(
+    page: Path, printed: str, smollm2: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    example = next(block for block in blocks(page, "python") if "record = lovec.tag(" in block)
+    (shown,) = [block for block in blocks(page, "text") if block.startswith(printed)]
     exec(example, {})
-    found, expected = (
-        [(float(line[:4]), line[5:]) for line in text.splitlines()] for text in (capsys.readouterr().out, printed)
-    )
-    assert [text for _, text in found] == [text for _, text in expected]
-    assert [value for value, _ in found] == pytest.approx([value for value, _ in expected], abs=0.03)
+    found = capsys.readouterr().out
+    assert NUMBER.sub("", found).strip() == NUMBER.sub("", shown).strip()
+    found_values, shown_values = ([float(value) for value in NUMBER.findall(text)] for text in (found, shown))
+    assert len(found_values) >= 3 and found_values == pytest.approx(shown_values, abs=0.03)
+
+
+def test_the_adapter_of_the_package_reads_a_source(smollm2: str) -> None:
+    """What the source says differs from what is true in both directions, and from what the first sentence says."""
+    text = "Paris is a city in France. The capital of France is Lyon. The currency used there is the euro."
+    source = "Paris is worth a visit. The town belongs to Italy. Its country is governed from Lyon."
+    record = lovec.tag(text, question=QUESTION, evidence=source, adapter="atlas-grounded")
+    by_source, known = ([s[name] for s in record["sentences"]] for name in ("by_source", "confidence"))
+    assert by_source[1] > 0.8 and max(by_source[0], by_source[2]) < 0.2
+    assert known[0] > 0.8 and known[1] < 0.5
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
+from lovec.core.hub import SHIPPED
 from lovec.core.imports import without_progress_bars
 from lovec.core.settings import Setting
 from lovec.serving import RequestLimits, make_app
@@ -215,7 +216,9 @@ def checked_template(template: str) -> str:
 
 
 def served_name(session: Session) -> str:
-    """Return a name for a model: its hub id, or the last part of its folder or of its run's folder; never a path.
+    """Return a name for a model: its hub id, that of an adapter of the package, or the last part of its folder or run.
+
+    It is never a path.
 
     Args:
         session: the model.
@@ -225,6 +228,8 @@ def served_name(session: Session) -> str:
     if session.adapter is None and is_hub_id(session.model):
         return session.model
     folder = Path(session.adapter or session.model)
+    if shipped := [name for name, path in SHIPPED.items() if path == folder]:
+        return shipped[0]
     if cached := [part for part in folder.parts if part.startswith("models--")]:  # a snapshot in the hub's cache
         return cached[-1].removeprefix("models--").replace("--", "/")
     if folder.exists():

@@ -18,6 +18,7 @@ from tinyrun import tiny
 from writer import Scripted
 
 from lovec.cli.serve import checked_origin, served_name
+from lovec.core.hub import SHIPPED
 from lovec.serving.wire import ChatRequest, RequestRefused
 from lovec.taggers import Session, open_session
 from lovec.types import DEFAULT_SCALE, LovecError, Sampling
@@ -341,6 +342,7 @@ def test_other_words_are_no_origins(origin: str) -> None:
         ("/models/mine", None, "mine"),
         ("/hub/models--org--Model-8B/snapshots/0123abcd", None, "org/Model-8B"),
         ("/models/mine/", "/a/b/my-adapter", "my-adapter"),
+        *(("smollm2", str(folder), shipped) for shipped, folder in SHIPPED.items()),
     ],
 )
 def test_names_of_models_are_no_paths(model: str, adapter: str | None, name: str) -> None:

@@ -314,7 +314,7 @@ def run(flags: argparse.Namespace) -> dict[str, Any]:
 
 def table(results: Mapping[str, Any]) -> str:
     """Return the tables of the page from the file of results; what several seeds gave is averaged."""
-    titles = {"atlas": "SmolLM2 on real cities (Atlas)", "world": "The embedded world"}
+    titles = {"atlas": "SmolLM2 on real cities (Atlas)", "world": "SmolLM2 on the embedded world"}
     lines = []
     for part, found in sorted(results["parts"].items()):
         runs, baselines = found["runs"], found["baselines"]

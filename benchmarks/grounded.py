@@ -79,9 +79,9 @@ def training_answers(part: str) -> list[Record]:
     else:
         from lovec.datamodules import World
 
-        rows = World().load("train")
-        written = World().world
-        sourced = [row for row in map(written.with_article, rows) if row.evidence]
+        data = World()
+        rows = data.load("train")
+        sourced = [row for row in map(data.world.with_article, rows) if row.evidence]
     named = [replace(row, id=f"{row.id}/article") for row in sourced]
     return [replace(row, rejected=None) for row in (*rows, *named)]
 

@@ -111,9 +111,7 @@ def main(number: int, work: Path, output: Path, only_more: bool) -> None:
     else:
         answers, kinds = write_parts(writer, number)
     asked = {cities()[int(key)] for part in ("train", "validation", "test") for key in answers[part]}
-    more = choose(writer, MORE, SEED + 1, asked)
-    begun = writer.write("candidates", about_city(more), 1)
-    answers["more"] = writer.write("greedy", about_city(more), len(asking.KINDS), begun)
+    answers["more"] = write_further(writer, MORE, SEED + 1, asked)
     drawing.write_answers(output, answers, kinds)
     print(f"{output}: {output.stat().st_size:,} bytes, {sum(map(len, answers.values())):,} answers")
 
@@ -148,6 +146,20 @@ def write_parts(writer: Writer, number: int) -> tuple[dict[Part, dict[str, str]]
         "train": greedy(about_city(train)),
     }
     return answers, {str(city.id): kind for city, kind in kinds.items()}
+
+
+def write_further(writer: Writer, number: int, seed: int, asked: Iterable[City]) -> dict[str, str]:
+    """Return answers about so many cities that have not been asked about, by their numbers.
+
+    Args:
+        writer: writes them.
+        number: of cities.
+        seed: of the draw.
+        asked: cities that are not drawn.
+    """
+    chosen = choose(writer, number, seed, asked)
+    begun = writer.write("candidates", about_city(chosen), 1)
+    return writer.write("greedy", about_city(chosen), len(asking.KINDS), begun)
 
 
 def choose(writer: Writer, number: int, seed: int, without: Iterable[City] = ()) -> list[City]:

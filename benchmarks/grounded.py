@@ -37,25 +37,25 @@ from common import (
     run_lovec,
     versions_text,
 )
-from grounded_atlas import ArticleOracle, values_of, with_article
 from grounded_baselines import cross_fitted, read_by_baselines, tag_in_parts
+from grounded_rows import measured_answers, oracle_of, plain_answers, sourced_answers
 
 from lovec.core.hub import SHIPPED
 from lovec.datasets.jsonl import write_records
 from lovec.metrics.bootstrap import QuestionPairs, by_question, resample
 from lovec.metrics.functional import brier_score, ece_m, spearman
 from lovec.metrics.records import confidence_of
-from lovec.types import Oracle, Record, Sentence
+from lovec.taggers import FreeFormTagger, IterativeTagger, Session, open_session
+from lovec.types import Oracle, Record, Sampling, Sentence
 
 if TYPE_CHECKING:
     from lovec.calibration.maps import FeatureMap
-    from lovec.taggers import Session
 
 RESULTS = ROOT / "benchmarks" / "results" / "grounded.json"
 PAGE = ROOT / "docs" / "grounded.md"
 MARKS = ("<!-- grounded table: written by benchmarks/grounded.py -->", "<!-- end of the grounded table -->")
 SETTINGS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
-MODEL, TRAINED = "smollm2", "grounded"
+MODEL, TRAINED, WITHOUT = "smollm2", "grounded", "ungrounded"
 PARTS = ("atlas", "world")
 MOST_TOKENS = 224
 """The most tokens of an answer that an adapter writes."""
@@ -63,62 +63,50 @@ TRUE_FROM = 0.75
 """Label from which a sentence counts as true, in the table of both truths."""
 
 
-def atlas_answers(split: str) -> list[Record]:
-    """Return the labelled answers of Atlas to the one question that training asks."""
-    from lovec.datamodules import Atlas
+def train(part: str, seed: int, folder: Path, shared: Path) -> dict[str, float]:
+    """Train the adapter of a part with sources, and before it the one without where none comes with the package.
 
-    return list(Atlas(test_sets=["test"], larger=True).load(split))
+    Args:
+        part: "atlas" or "world".
+        seed: of the training.
+        folder: of the run.
+        shared: folder for what all runs of the part share.
 
-
-def training_answers(part: str) -> list[Record]:
-    """Return the training answers of a part, each once without an article and once with one."""
-    if part == "atlas":
-        rows = atlas_answers("train")
-        values = values_of(rows)
-        sourced = [with_article(row, values) for row in rows]
-    else:
-        from lovec.datamodules import World
-
-        data = World()
-        rows = data.load("train")
-        sourced = [row for row in map(data.world.with_article, rows) if row.evidence]
-    named = [replace(row, id=f"{row.id}/article") for row in sourced]
-    return [replace(row, rejected=None) for row in (*rows, *named)]
-
-
-def oracle_of(part: str) -> Oracle:
-    """Return what labels sentences: by the article of their record, or by what is true where it has none."""
-    from lovec.oracles import WorldOracle
-
-    return ArticleOracle() if part == "atlas" else WorldOracle()
+    Returns:
+        The seconds that each training took, by the name of the adapter.
+    """
+    seconds = {}
+    plain = plain_answers(part, shared)
+    if part != "atlas":
+        seconds[WITHOUT] = _fit(part, plain, str(SHIPPED["atlas"]), WITHOUT, seed, folder)
+    before = without_sources(part, folder)
+    with open_session(MODEL, before) as session:
+        tagger = IterativeTagger(session.engine, session.encoder)
+        tagged = tag_in_parts(tagger, plain, f"{part}, answers without sources")
+    stated = [row.with_factuality([confidence_of(s, "mean") for s in row.sentences]) for row in tagged]
+    seconds[TRAINED] = _fit(part, [*stated, *sourced_answers(part)], before, TRAINED, seed, folder)
+    return seconds
 
 
-def measured_answers(part: str, split: str) -> list[tuple[Record, Record]]:
-    """Return answers labelled by what is true, and the same with an article, labelled by what that supports."""
-    if part == "atlas":
-        values = values_of(atlas_answers("train"))
-        return [(row, with_article(row, values)) for row in atlas_answers(split)]
-    from lovec.datamodules import World
-
-    rows = World(test_sets=["test", "articles"], articles=1.0).load(split)
-    plain = {row.id: row for row in rows if not row.evidence}
-    return [(plain[row.id.removesuffix("/article")], row) for row in rows if row.evidence]
-
-
-def train(part: str, seed: int, folder: Path) -> float:
-    """Train the adapter of a part; return the seconds that took."""
-    data = folder / "train.jsonl"
+def _fit(part: str, rows: Sequence[Record], adapter: str, name: str, seed: int, folder: Path) -> float:
+    """Train an adapter further on answers, with sources if it is the one that reads them; return the seconds."""
+    data = folder / f"{name}.jsonl"
     data.parent.mkdir(parents=True, exist_ok=True)
-    write_records(data, training_answers(part))
+    write_records(data, rows)
     words = ["fit", *(word for config in SETTINGS["config"] for word in ("--config", config))]
-    words += ["--model.policy.adapter", str(ROOT / SETTINGS["adapter"])]
+    words += ["--model.policy.adapter", adapter, "--model.policy.grounded", json.dumps(name == TRAINED)]
     words += ["--data", "lovec.datamodules.Demonstrations", "--data.path", str(data), "--data.val_fraction", "0"]
     for option, value in SETTINGS["options"].items():
         words += [f"--{option}", value if isinstance(value, str) else json.dumps(value)]
     words += ["--seed_everything", str(seed), "--model.evaluation.modes", '["iterative"]']
     words += ["--trainer.callbacks+=lovec.callbacks.Probe", "--trainer.callbacks.every", "0"]  # no probes
-    words += ["--trainer.limit_val_batches", "0", "--trainer.default_root_dir", str(folder / TRAINED)]
-    return run_lovec(words, folder / f"{TRAINED}.log", f"{part}, {TRAINED}")["seconds"]
+    words += ["--trainer.limit_val_batches", "0", "--trainer.default_root_dir", str(folder / name)]
+    return run_lovec(words, folder / f"{name}.log", f"{part}, {name}")["seconds"]
+
+
+def without_sources(part: str, folder: Path) -> str:
+    """Return the adapter that states only what it knows: that of the package, or that of a run."""
+    return str(SHIPPED[part] if part == "atlas" else folder / WITHOUT / "adapter")
 
 
 def measure(part: str, split: str, adapters: Mapping[str, str]) -> dict[str, Any]:
@@ -133,7 +121,6 @@ def measure(part: str, split: str, adapters: Mapping[str, str]) -> dict[str, Any
         The metrics of every adapter, and under "known" what its differences by knowledge are computed from.
     """
     from lovec.calibration import fit_map
-    from lovec.taggers import open_session
 
     pairs = measured_answers(part, split)
     held_out = measured_answers(part, "validation") if split == "test" else []
@@ -181,7 +168,6 @@ def measure_written(part: str, split: str, adapter: str) -> dict[str, Any]:
         adapter: its folder.
     """
     from lovec.calibration import fit_map
-    from lovec.taggers import open_session
 
     parts = ["validation", "test"] if split == "test" else ["validation"]
     with open_session(MODEL, adapter) as session:
@@ -203,9 +189,6 @@ def measure_written(part: str, split: str, adapter: str) -> dict[str, Any]:
 
 def _written(session: Session, part: str, questions: Sequence[Record], name: str) -> tuple[list[Record], list[Record]]:
     """Return answers that are written with articles, labelled by these, and the same without, labelled by the truth."""
-    from lovec.taggers import FreeFormTagger, IterativeTagger
-    from lovec.types import Sampling
-
     writer = FreeFormTagger(session.engine, session.encoder, Sampling(MOST_TOKENS), distributions=True)
     answers = tag_in_parts(writer, questions, name)
     plain = [replace(row, evidence=(), sentences=tuple(Sentence(s.text) for s in row.sentences)) for row in answers]
@@ -221,8 +204,6 @@ def _rated(oracle: Oracle, records: Sequence[Record]) -> list[Record]:
 
 def _tagged(session: Session, pairs: Sequence[tuple[Record, Record]], name: str) -> dict[str, list[Record]]:
     """Return answers tagged without articles, and with them if the adapter takes any, by the truth of their labels."""
-    from lovec.taggers import IterativeTagger
-
     tagger = IterativeTagger(session.engine, session.encoder)
     found = {"knowledge": tag_in_parts(tagger, [plain for plain, _ in pairs], f"{name}, by knowledge")}
     if session.encoder.grounding is not None:
@@ -303,9 +284,9 @@ def run(flags: argparse.Namespace) -> dict[str, Any]:
         folder = flags.out / part / f"seed-{flags.seed}"
         note = folder / "benchmark.json"
         if not flags.from_runs:
-            made = provenance() | {"seed": flags.seed, "seconds": train(part, flags.seed, folder)}
+            made = provenance() | {"seed": flags.seed, "seconds": train(part, flags.seed, folder, flags.out / part)}
             note.write_text(json.dumps(made), encoding="utf-8")
-        adapters = {TRAINED: str(folder / TRAINED / "adapter"), "shipped, without sources": str(SHIPPED["atlas"])}
+        adapters = {TRAINED: str(folder / TRAINED / "adapter"), WITHOUT: without_sources(part, folder)}
         measured = json.loads(note.read_text(encoding="utf-8")) | measure(part, split, adapters)
         others = [one for one in found["runs"] if one["seed"] != flags.seed]
         found["runs"] = sorted([*others, measured], key=itemgetter("seed"))

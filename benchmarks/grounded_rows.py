@@ -1,0 +1,79 @@
+"""Answers that ``grounded.py`` trains on and measures, with articles and without, of real cities and of the world.
+
+Training has every labelled answer once with an article. Its answers without one keep what an adapter without sources
+states: they are labelled by that adapter, which has seen none of them more than once. So those of Atlas are about
+further cities, which SmolLM2 answers here, and those of the world are what its adapter saw once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from atlas_answers import SEED, Writer, write_further
+from grounded_atlas import ArticleOracle, values_of, with_article
+
+from lovec.datamodules import Atlas, World
+from lovec.datasets.atlas.asking import city_question
+from lovec.datasets.atlas.facts import City, cities
+from lovec.datasets.atlas.shipped import stored_answers
+from lovec.datasets.names import slug
+from lovec.oracles import WorldOracle
+from lovec.text.sentences import split_sentences
+from lovec.types import Oracle, Record, Sentence
+
+FURTHER = 480
+"""Cities that the answers without articles are about, none of which is in a split of Atlas."""
+
+
+def sourced_answers(part: str) -> list[Record]:
+    """Return the training answers of a part, each with an article and with what it supports as labels."""
+    if part == "atlas":
+        rows = atlas_answers("train")
+        values = values_of(rows)
+        sourced = [with_article(row, values) for row in rows]
+    else:
+        data = World()
+        sourced = [row for row in map(data.world.with_article, data.load("train")) if row.evidence]
+    return [replace(row, id=f"{row.id}/article", rejected=None) for row in sourced]
+
+
+def plain_answers(part: str, folder: Path) -> list[Record]:
+    """Return the answers of a part that training has without an article.
+
+    Args:
+        part: "atlas" or "world".
+        folder: keeps what SmolLM2 writes about further cities, in minutes, for the next run.
+    """
+    if part == "world":
+        return [replace(row, rejected=None) for row in World().load("train")]
+    folder.mkdir(parents=True, exist_ok=True)
+    stored = stored_answers()["answers"]
+    asked = {cities()[int(key)] for name in ("train", "more", "validation", "test") for key in stored[name]}
+    written = write_further(Writer(folder), FURTHER, SEED + 2, asked)
+    return [_about_city(cities()[int(key)], answer) for key, answer in written.items() if answer]
+
+
+def _about_city(city: City, answer: str) -> Record:
+    sentences = tuple(map(Sentence, split_sentences(answer)))
+    return Record(f"atlas/further/{slug(city.name)}", city_question(city), answer=answer, sentences=sentences)
+
+
+def measured_answers(part: str, split: str) -> list[tuple[Record, Record]]:
+    """Return answers labelled by what is true, and the same with an article, labelled by what that supports."""
+    if part == "atlas":
+        values = values_of(atlas_answers("train"))
+        return [(row, with_article(row, values)) for row in atlas_answers(split)]
+    rows = World(test_sets=["test", "articles"], articles=1.0).load(split)
+    plain = {row.id: row for row in rows if not row.evidence}
+    return [(plain[row.id.removesuffix("/article")], row) for row in rows if row.evidence]
+
+
+def atlas_answers(split: str) -> list[Record]:
+    """Return the labelled answers of Atlas to the one question that training asks."""
+    return list(Atlas(test_sets=["test"], larger=True).load(split))
+
+
+def oracle_of(part: str) -> Oracle:
+    """Return what labels sentences: by the article of their record, or by what is true where it has none."""
+    return ArticleOracle() if part == "atlas" else WorldOracle()

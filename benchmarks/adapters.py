@@ -76,7 +76,7 @@ def with_articles(folder: Path) -> Path:
     pairs = measured_answers("atlas", "validation")
     write_records(answers, [*(row for row, _ in pairs), *(replace(row, id=f"{row.id}/article") for _, row in pairs)])
     oracle = {"class_path": "grounded_atlas.ArticleOracle"}
-    data = {"path": str(answers), "val_path": str(answers)}
+    data = {"path": str(answers), "val_path": str(answers), "name": "Atlas, with articles and without"}
     content = {
         "model": {"class_path": "lovec.modules.SFT", "init_args": {"oracle": oracle}},
         "data": {"class_path": "lovec.datamodules.Demonstrations", "init_args": data},

@@ -328,7 +328,7 @@ def _labelled(settings: CalibrateSettings, source: Path) -> tuple[list[Record], 
             cli = prepare("validate", ["--config", settings.config or str(recipe), "--trainer.logger", "false"])
     data = cli.datamodule
     data.prepare_data()
-    name = f"validation records of {type(data).__name__}"
+    name = f"validation records of {getattr(data, 'title', type(data).__name__)}"
     oracle: Oracle | None = cli.model.oracle or getattr(data, "oracle", None)
     return list(data.load("validation")), oracle, [name]
 

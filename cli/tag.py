@@ -222,20 +222,19 @@ class TagCommand:
     def _opened(self) -> DocumentTagger:
         self._check_guarantee()
         options = self.parser.instantiate(self.options)
-        revising = {"revise": options.revise, "hedge_phrase": options.hedge_phrase}
         if options.engine == OPENAI:
             asker = self.parser.call(ApiModel, options, model=options.model, progress=False)
             chosen = options.method, options.samples, options.judge, options.readout
-            limits = options.max_new_tokens, options.min_confidence
-            return ApiTagger(asker, *chosen, *limits, *api_prompting(options), unit=options.unit, **revising)
+            limits = options.max_new_tokens, options.selection
+            return ApiTagger(asker, *chosen, *limits, *api_prompting(options), unit=options.unit)
         with without_progress_bars(), heartbeat("loading the model"):
             session = self.parser.call(open_session, options)
         if options.model is None:
             remark(f"the base model is {session.model}, which the adapter in {session.adapter} names")
         if options.method is None:
-            return self.parser.call(TextTagger, options, session=session)
-        how = options.readout, options.max_new_tokens, options.min_confidence
-        return MethodTagger(session, options.method, options.samples, options.judge, *how, options.unit, **revising)
+            return self.parser.call(TextTagger, options, session=session, selection=options.selection)
+        how = options.readout, options.max_new_tokens, options.selection
+        return MethodTagger(session, options.method, options.samples, options.judge, *how, options.unit)
 
     def _say_cost(self, records: Iterable[Record]) -> None:
         """Say what it takes to tag documents."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,11 +15,10 @@ from lovec.encoding import default_instruction
 from lovec.labelling import RaySettings, Shard
 from lovec.models import NO_MODEL
 from lovec.taggers import open_session
-from lovec.tagging import OPENAI, SAMPLED, ApiModel, Method, TextTagger
+from lovec.tagging import OPENAI, SAMPLED, ApiModel, Method, Selection, TextTagger
 from lovec.tagging.apis import check_api
-from lovec.tagging.base import check_thresholds, check_unit
+from lovec.tagging.base import check_unit
 from lovec.tagging.methods import check_method
-from lovec.tagging.revising import check_revising
 from lovec.tags import DEFAULT_TAGS, TagFormat
 from lovec.types import DEFAULT_SCALE, LovecError, Scale, check_confidence
 
@@ -94,7 +93,8 @@ def tag_parser() -> SignatureParser:
     parser.add(MethodSettings)
     parser.add(RaySettings)
     parser.add(open_session)
-    parser.add(TextTagger, "session")
+    parser.add(TextTagger, "session", "selection")
+    parser.add(Selection)
     parser.add(ApiModel, "model", "progress")
     parser.add_argument("--yes", action="store_true", help="make the calls of --engine openai without asking")
     return parser
@@ -158,19 +158,19 @@ def checked(options: Any) -> Any:
         raise UsageError(f"--out is {options.out}, expected a name that ends in .jsonl for --format jsonl")
     if options.out and options.out.is_dir():
         raise UsageError(f"--out is {options.out}, which is a folder; expected the name of a file")
+    check_confidence("--min_confidence", options.min_confidence)
     try:
         check_unit(options.unit, options.keep_factual, options.asking)
-        check_thresholds(options.threshold_by, options.min_confidence, options.keep_factual, options.doubt)
-        check_revising(options.revise, options.hedge_phrase, options.min_confidence, options.keep_factual)
+        options.selection = Selection(**{one.name: options[one.name] for one in fields(Selection)})
+        options.selection.check_compared(options.doubt)
     except LovecError as error:
         raise UsageError(f"--{error}") from None
-    check_confidence("--min_confidence", options.min_confidence)
     check_confidence("--doubt", options.doubt)
     check_range("--doubt", options.doubt, above=0)
     if options.doubt is not None:
         if options.format == "html":
             raise UsageError("a page tints the sentences to doubt by itself; --doubt is of text and jsonl")
-        if options.min_confidence is not None or options.keep_factual is not None:
+        if not options.selection.keeps_all:
             raise UsageError("--doubt shows what --min_confidence and --keep_factual leave out; give one of them")
     if options.shard is not None:
         if not options.out or options.format != "jsonl":

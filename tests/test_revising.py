@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lovec.tagging import PHRASES, Revise, Revised, revise
-from lovec.tagging.revising import check_revising
+from lovec.tagging import PHRASES, Revise, Revised, Selection, revise
 from lovec.text.clauses import in_clauses, shortened, split_clauses
 from lovec.text.untag import split_record
 from lovec.types import LovecError, Record, Sentence
@@ -279,7 +278,7 @@ def test_what_is_left_is_a_beginning_or_follows_an_opening(words: Sequence[str])
 )
 def test_settings_that_do_not_go_together_are_refused(settings: tuple[Revise, str, float, float], message: str) -> None:
     with pytest.raises(LovecError, match=re.escape(message)):
-        check_revising(*settings)
+        Selection(**dict(zip(("revise", "hedge_phrase", "min_confidence", "keep_factual"), settings, strict=True)))
 
 
 def test_a_text_in_clauses_reads_like_one_in_sentences_without_doubts() -> None:

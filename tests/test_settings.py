@@ -31,9 +31,7 @@ from lovec.core.settings import (
 )
 from lovec.modules import SFT, PolicyConfig
 from lovec.oracles import OpenAIOracle
-from lovec.taggers.served_confidence import ServedConfidence
-from lovec.tagging import TextTagger
-from lovec.tags import TagFormat
+from lovec.tagging import Selection
 from lovec.types import LovecError
 
 ROOMS = {package for packages in PACKAGES.values() for package in packages if package.startswith("lovec.")}
@@ -55,7 +53,7 @@ SOURCES = list(dict.fromkeys(option_sources()))
 INNER = {"ConstantTagger", "CalibratedStack", "Evaluator", "Example", "TeacherResources", "Work"}
 """Classes of these packages that are made by others: no option sets their numbers."""
 
-CHECKED_BY_A_FUNCTION = {"TextTagger.min_confidence", "TagSettings.doubt"}
+CHECKED_BY_A_FUNCTION = {"Selection.min_confidence", "TagSettings.doubt"}
 """Numbers without a declared range, since the error of a function says more: 7 of 10 is the confidence 0.7."""
 
 
@@ -96,20 +94,6 @@ class Number:
     def make(self, value: Any) -> Any:
         """Give it to the class, and nothing else: numbers are checked before the class misses what else it needs."""
         return concrete(self.target)(**{self.option.name: value})
-
-
-class Session:
-    """What ``TextTagger`` reads of a session before it tags."""
-
-    model, adapter = "model", None
-    served = ServedConfidence()
-
-    class engine:
-        context_length = 8
-
-    class encoder:
-        scale = TagFormat().scale
-        tags = TagFormat()
 
 
 def concrete(target: Any) -> Any:
@@ -177,7 +161,7 @@ def test_every_number_that_an_option_sets_is_declared() -> None:
 @pytest.mark.parametrize("value", [math.nan, math.inf, -0.1, 1.1, 7, 10**30, "3", True, [1]])
 def test_a_threshold_is_a_confidence(value: Any) -> None:
     with pytest.raises(LovecError, match=r"^min_confidence is .*expected .*at least 0 and at most 1"):
-        TextTagger(Session(), min_confidence=value)  # type: ignore[arg-type]
+        Selection(min_confidence=value)
 
 
 def test_defaults_lie_in_their_ranges() -> None:

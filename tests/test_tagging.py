@@ -28,7 +28,7 @@ from lovec.taggers.freeform import AnswerReader
 from lovec.taggers.scoring import items_of
 from lovec.taggers.served_confidence import ServedConfidence
 from lovec.taggers.session import SETTINGS, settings_file
-from lovec.tagging import DEFAULT_QUESTION, Documents, TextTagger, text_record, topic_of
+from lovec.tagging import DEFAULT_QUESTION, Documents, Selection, TextTagger, text_record, topic_of
 from lovec.tags import TagFormat, parse
 from lovec.text.untag import split_record
 from lovec.types import Completion, LovecError, Record, Sampling, Sentence
@@ -367,14 +367,14 @@ def test_sentences_below_min_confidence_are_left_out_and_counted(session: Sessio
         assert kept["sentences"] == [s for s in whole["sentences"] if s["confidence"] >= least]
         assert kept["meta"]["left_out"] == sum(value < least for value in confidences) and kept["answer"] == TEXT
     assert "left_out" not in whole["meta"]
-    unscored = TextTagger(session, min_confidence=0)._filtered(
+    unscored = TextTagger(session, selection=Selection(min_confidence=0))._filtered(
         Record("a", "?", sentences=(Sentence("A."), Sentence("B.", confidence=0.0, score=0))), "iterative"
     )
     assert [s.text for s in unscored.sentences] == ["B."]  # no score is not a pass
 
 
 def test_those_who_show_what_is_left_out_get_it_all(session: Session) -> None:
-    tagger = TextTagger(session, min_confidence=0.5)
+    tagger = TextTagger(session, selection=Selection(min_confidence=0.5))
     [kept] = tagger.tag_texts([text_record(TEXT)])
     tagger.whole = True
     [whole] = tagger.tag_texts([text_record(TEXT)])

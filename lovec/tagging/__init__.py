@@ -4,6 +4,7 @@ from lovec.tagging.apis import OPENAI, P_TRUE_SCALE, ApiModel, ApiTagger
 from lovec.tagging.base import DocumentTagger, with_unknown_words
 from lovec.tagging.methods import SAMPLED, Method, MethodTagger, check_questions
 from lovec.tagging.revising import PHRASES, Revise, Revised, revise
+from lovec.tagging.selection import Selection
 from lovec.tagging.texts import (
     CUT_OFF,
     DEFAULT_QUESTION,
@@ -33,6 +34,7 @@ __all__ = [
     "MethodTagger",
     "Revise",
     "Revised",
+    "Selection",
     "TextTagger",
     "about_question",
     "check_questions",

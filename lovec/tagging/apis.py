@@ -34,7 +34,7 @@ from lovec.taggers.scoring import Tagged, items_of, read_out
 from lovec.taggers.served_confidence import ServedConfidence
 from lovec.tagging.base import DocumentTagger, with_problem
 from lovec.tagging.methods import SAMPLED, Method, check_method, method_note, with_parts
-from lovec.tagging.revising import Revise
+from lovec.tagging.selection import KEEP_ALL, Selection
 from lovec.tags import DEFAULT_TAGS, TagFormat, TaggedSentence, parse, strip, without_thoughts
 from lovec.types import (
     DEFAULT_SCALE,
@@ -311,14 +311,12 @@ class ApiTagger(DocumentTagger):
         readout: "stated" asks for no log-probabilities; "mean", and None where a score is stated, takes the mean of the
             distribution that they make, where the server gives them. For "verbal" None is "stated".
         max_new_tokens: longest answer, in tokens.
-        min_confidence: sentences with a lower confidence, or without one, are left out; None keeps all.
+        selection: which sentences are kept, and what becomes of the others.
         instruction: system turn that asks for tags; None is the paper's.
         tags: the tag words and the scale.
         served: what becomes of the confidences: of its own answers, and of given texts where it has a calibration
             that was fitted to such.
         unit: what gets a confidence in given texts: sentences, or the clauses inside them.
-        revise: what becomes of sentences that are not kept in a text to pass on; see `TextTagger`, as for the next one.
-        hedge_phrase: how those are worded that stay as uncertain.
 
     Attributes:
         asker: as passed.
@@ -327,7 +325,7 @@ class ApiTagger(DocumentTagger):
         expected_calls: number of calls that ``cost`` has announced.
 
     Raises:
-        LovecError: ``min_confidence`` is not in [0, 1], or the method is not one of these.
+        LovecError: the method is not one of these.
     """
 
     def __init__(
@@ -338,16 +336,13 @@ class ApiTagger(DocumentTagger):
         judge: Judge | None = None,
         readout: Readout | None = None,
         max_new_tokens: Count = 512,
-        min_confidence: float | None = None,
+        selection: Selection = KEEP_ALL,
         instruction: str | None = None,
         tags: TagFormat = DEFAULT_TAGS,
         served: ServedConfidence | None = None,
         unit: Unit = "sentence",
-        revise: Revise | None = None,
-        hedge_phrase: str | None = None,
     ) -> None:
-        how = min_confidence, None, unit, revise, hedge_phrase
-        super().__init__(asker.model, tags, served or ServedConfidence(), *how)
+        super().__init__(asker.model, tags, served or ServedConfidence(), selection, unit)
         check_api(method, readout, asking=method is None)
         self.asker = asker
         self.method = method

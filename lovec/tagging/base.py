@@ -12,7 +12,8 @@ from lovec.taggers import Session
 from lovec.taggers.freeform import OnWritten
 from lovec.taggers.scoring import Tagged
 from lovec.taggers.served_confidence import ServedConfidence
-from lovec.tagging.revising import REVISED, Revise, Revised, check_revising, revise
+from lovec.tagging.revising import REVISED, Revised, revise
+from lovec.tagging.selection import KEEP_ALL, Selection
 from lovec.tags import TagFormat, strip
 from lovec.text.clauses import CONFIDENCES, DEPENDENCE, sentence_confidences
 from lovec.text.untag import split_record
@@ -23,9 +24,7 @@ from lovec.types import (
     Keeps,
     LovecError,
     Record,
-    ThresholdBy,
     Unit,
-    check_confidence,
 )
 
 CLAUSE_NOTE = (
@@ -42,15 +41,9 @@ class DocumentTagger(ABC):
         model: name of the model, for messages.
         tags: the tag words, and the scale of stated scores.
         served: what becomes of the confidences.
-        min_confidence: sentences with a lower confidence, or without one, are left out; None keeps all.
-        keep_factual: probability of a guarantee, see ``ServedConfidence.keeps``; None asks for none.
+        selection: which sentences are kept, and what becomes of the others.
         unit: what gets a confidence in a given text: its sentences, or the clauses inside them; then
             ``meta["sentence_confidences"]`` of a record has those of the sentences.
-        revise: what becomes of the sentences that are not kept in a text to pass on, ``meta["revised"]`` of a record,
-            see ``lovec.tagging.revise``; then they stay among its sentences, and ``Sentence.revision`` says what became
-            of each. None makes no such text.
-        hedge_phrase: how those are worded that stay as uncertain; None is by their confidence.
-        threshold_by: which confidence decides what is kept, that by "knowledge" or that by "source".
 
     Attributes:
         adapter: folder of the adapter; None without one.
@@ -60,8 +53,7 @@ class DocumentTagger(ABC):
             those who watch, and not when all are complete, which takes less. False at first.
 
     Raises:
-        LovecError: ``min_confidence`` is not in [0, 1], or a guarantee is asked for clauses; or ``revise`` is given
-            without one of both.
+        LovecError: a guarantee is asked for clauses.
     """
 
     adapter: str | None = None
@@ -71,26 +63,15 @@ class DocumentTagger(ABC):
         model: str,
         tags: TagFormat,
         served: ServedConfidence,
-        min_confidence: float | None = None,
-        keep_factual: float | None = None,
+        selection: Selection = KEEP_ALL,
         unit: Unit = "sentence",
-        revise: Revise | None = None,
-        hedge_phrase: str | None = None,
-        threshold_by: ThresholdBy = "knowledge",
     ) -> None:
-        check_choice("threshold_by", threshold_by, ThresholdBy)
-        check_confidence("min_confidence", min_confidence)
-        check_unit(unit, keep_factual, asking=False)
-        check_revising(revise, hedge_phrase, min_confidence, keep_factual)
+        check_unit(unit, selection.keep_factual, asking=False)
         self.model = model
         self.tags = tags
         self.served = served
-        self.min_confidence = min_confidence
-        self.keep_factual = keep_factual
+        self.selection = selection
         self.unit = unit
-        self.revise = revise
-        self.hedge_phrase = hedge_phrase
-        self.threshold_by: ThresholdBy = threshold_by
         self.whole = False
         self.live = False
         self._ranks: dict[str, list[list[float]]] = {}
@@ -127,7 +108,7 @@ class DocumentTagger(ABC):
 
     def threshold_mode(self, record: Record, mode: str) -> str:
         """Return which confidence of a record decides what is kept, as `keeps` takes it; arguments as above."""
-        return BY_SOURCE[mode] if self.threshold_by == "source" else self.knowledge_mode(record, mode)
+        return BY_SOURCE[mode] if self.selection.threshold_by == "source" else self.knowledge_mode(record, mode)
 
     def notes(self, modes: Iterable[str], sourced: str | None = None) -> list[str]:
         """Return what is said of confidences, in sentences.
@@ -177,7 +158,7 @@ class DocumentTagger(ABC):
         Raises:
             LovecError: there is no threshold for the guarantee that is asked for.
         """
-        return self.served.keeps(mode, self.min_confidence, self.keep_factual)
+        return self.served.keeps(mode, self.selection.min_confidence, self.selection.keep_factual)
 
     def revised(self, record: Record, mode: str) -> Revised:
         """Return the text to pass on of a tagged record, see ``lovec.tagging.revise``.
@@ -186,11 +167,12 @@ class DocumentTagger(ABC):
             record: a record of `stream`; the tagger revises.
             mode: what decides what is doubted, see `threshold_mode`.
         """
-        assert self.revise is not None
+        selection = self.selection
+        assert selection.revise is not None
         if any(word in record.answer for word in (self.tags.open, self.tags.close)):  # as the model wrote it
             sentences = (replace(one, text=strip(one.text, self.tags)) for one in record.sentences)
             record = replace(record, answer=strip(record.answer, self.tags), sentences=tuple(sentences))
-        return revise(record, self.keeps(mode), self.revise, self.hedge_phrase, self.threshold_by)
+        return revise(record, self.keeps(mode), selection.revise, selection.hedge_phrase, selection.threshold_by)
 
     def promise(self, mode: str) -> str | None:
         """Return in one sentence what is promised of revised texts; None where none are made.
@@ -201,12 +183,13 @@ class DocumentTagger(ABC):
         Raises:
             LovecError: there is no such guarantee.
         """
-        if self.revise is None:
+        how, keep_factual = self.selection.revise, self.selection.keep_factual
+        if how is None:
             return None
-        what = "the text that remains" if self.revise == "drop" else "the sentences that are not hedged"
-        if self.keep_factual is None:
+        what = "the text that remains" if how == "drop" else "the sentences that are not hedged"
+        if keep_factual is None:
             return f"Nothing is promised of {what}: min_confidence goes by the confidence alone."
-        return f"The promise is about {what}. {self.served.promise(mode, self.keep_factual)}"
+        return f"The promise is about {what}. {self.served.promise(mode, keep_factual)}"
 
     def drift(self, mode: str) -> str | None:
         """Return in one sentence how all texts so far differ from those that the map was fitted to; None if not.
@@ -244,9 +227,9 @@ class DocumentTagger(ABC):
         if any(sentence.part_of is not None for sentence in record.sentences):
             sentences = {str(place): confidence for place, confidence in sentence_confidences(record).items()}
             record = replace(record, meta={**record.meta, CONFIDENCES: sentences})
-        if self.revise is not None:
+        if self.selection.revise is not None:
             return self._with_revised(record, compared)
-        if self.min_confidence is None and self.keep_factual is None:
+        if self.selection.keeps_all:
             return record
         kept = tuple(filter(self.keeps(compared), record.sentences))
         meta = {**record.meta, "left_out": len(record.sentences) - len(kept)}
@@ -258,7 +241,7 @@ class DocumentTagger(ABC):
         pairs = zip(record.sentences, revised.actions, strict=True)
         sentences = tuple(replace(sentence, revision=action) for sentence, action in pairs)
         changed = sum(sentence.is_statement and sentence.revision != "kept" for sentence in sentences)
-        count = "left_out" if self.revise == "drop" else "hedged"
+        count = "left_out" if self.selection.revise == "drop" else "hedged"
         meta = {**record.meta, count: changed, REVISED: revised.text}
         return replace(record, sentences=sentences, meta=meta, rejected=None)
 
@@ -269,50 +252,20 @@ class SessionTagger(DocumentTagger):
     Args:
         session: the model.
         served: as for `DocumentTagger`, as are the others.
-        min_confidence: sentences with a lower confidence, or without one, are left out; None keeps all.
-        keep_factual: probability of a guarantee; None asks for none.
+        selection: which sentences are kept.
         unit: what gets a confidence in a given text.
-        revise: what becomes of the sentences that are not kept in a text to pass on.
-        hedge_phrase: how those are worded that stay as uncertain.
-        threshold_by: which confidence decides what is kept.
     """
 
     def __init__(
-        self,
-        session: Session,
-        served: ServedConfidence,
-        min_confidence: float | None = None,
-        keep_factual: float | None = None,
-        unit: Unit = "sentence",
-        revise: Revise | None = None,
-        hedge_phrase: str | None = None,
-        threshold_by: ThresholdBy = "knowledge",
+        self, session: Session, served: ServedConfidence, selection: Selection = KEEP_ALL, unit: Unit = "sentence"
     ) -> None:
-        how = min_confidence, keep_factual, unit, revise, hedge_phrase, threshold_by
-        super().__init__(session.model, session.encoder.tags, served, *how)
+        super().__init__(session.model, session.encoder.tags, served, selection, unit)
         self.session = session
         self.adapter = session.adapter
 
     def close(self) -> None:
         """Release what the engine holds."""
         self.session.close()
-
-
-def check_thresholds(threshold_by: ThresholdBy, *thresholds: float | None) -> None:
-    """Refuse to say which confidence thresholds are on where there are none.
-
-    Args:
-        threshold_by: which it is.
-        thresholds: the thresholds; None where one is not given.
-
-    Raises:
-        LovecError: there are none, or there is no such confidence.
-    """
-    check_choice("threshold_by", threshold_by, ThresholdBy)
-    if threshold_by == "source" and all(one is None for one in thresholds):
-        raise LovecError(
-            "threshold_by is 'source', and nothing is compared with a threshold; give min_confidence or keep_factual"
-        )
 
 
 def check_unit(unit: Unit, keep_factual: float | None, asking: bool) -> None:

@@ -30,7 +30,7 @@ from lovec.taggers.freeform import OnWritten
 from lovec.taggers.scoring import Tagged, items_of
 from lovec.taggers.served_confidence import ServedConfidence, with_mean_readout
 from lovec.tagging.base import SessionTagger, with_problem, with_unknown_words
-from lovec.tagging.revising import Revise
+from lovec.tagging.selection import KEEP_ALL, Selection
 from lovec.types import ITERATIVE, LovecError, Readout, Record, Sentence, Unit
 
 Method: TypeAlias = Literal["likelihood", "p_true", "verbal", "self_consistency", "luq"]
@@ -125,17 +125,15 @@ class MethodTagger(SessionTagger):
         readout: how the numbers of "verbal" are read: "stated", also for None, is the most probable one, "mean" the
             mean of all by their probabilities.
         max_new_tokens: longest sample, in tokens.
-        min_confidence: sentences with a lower confidence, or without one, are left out; None keeps all.
+        selection: which sentences are kept, and what becomes of the others; there is no guarantee.
         unit: what gets a confidence: sentences, or the clauses inside them.
-        revise: what becomes of sentences that are not kept in a text to pass on; see `TextTagger`, as for the next one.
-        hedge_phrase: how those are worded that stay as uncertain.
 
     Attributes:
         sentences: number of sentences that were tagged so far.
         seconds: time that it took.
 
     Raises:
-        LovecError: there is no such method, or it takes no readout; or ``min_confidence`` is not in [0, 1].
+        LovecError: there is no such method, or it takes no readout.
     """
 
     def __init__(
@@ -146,12 +144,10 @@ class MethodTagger(SessionTagger):
         judge: Judge | None = None,
         readout: Readout | None = None,
         max_new_tokens: Count = 512,
-        min_confidence: float | None = None,
+        selection: Selection = KEEP_ALL,
         unit: Unit = "sentence",
-        revise: Revise | None = None,
-        hedge_phrase: str | None = None,
     ) -> None:
-        super().__init__(session, ServedConfidence(), min_confidence, None, unit, revise, hedge_phrase)
+        super().__init__(session, ServedConfidence(), selection, unit)
         check_method(method, readout)
         self.method = method
         self.samples = samples

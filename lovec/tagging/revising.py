@@ -17,7 +17,7 @@ from lovec.tags import thought_length
 from lovec.text.clauses import shortened, whole_confidence
 from lovec.text.documents import kept_blocks
 from lovec.text.sentences import Places
-from lovec.types import STATEMENT, Action, Keeps, LovecError, PartKind, Record, Sentence, ThresholdBy
+from lovec.types import STATEMENT, Action, Keeps, PartKind, Record, Sentence, ThresholdBy
 
 Revise: TypeAlias = Literal["drop", "hedge"]
 """What becomes of doubted sentences: they are left out, or worded as uncertain."""
@@ -55,30 +55,6 @@ class Revised(NamedTuple):
     text: str
     actions: tuple[Action, ...]
     shown: tuple[Sentence, ...]
-
-
-def check_revising(
-    revise: Revise | None, phrase: str | None, min_confidence: float | None, keep_factual: float | None
-) -> None:
-    """Refuse settings that do not say what is doubted, or how it is worded.
-
-    Args:
-        revise: what becomes of doubted sentences; None revises nothing.
-        phrase: how all of them are worded, see `revise`; None is by their confidence.
-        min_confidence: the lowest confidence that is not doubted.
-        keep_factual: the probability of a guarantee whose threshold it is instead.
-
-    Raises:
-        LovecError: so it is.
-    """
-    if revise is not None and min_confidence is None and keep_factual is None:
-        raise LovecError(
-            f"revise {revise} needs min_confidence or keep_factual, which say what is doubted; give one of them"
-        )
-    if phrase is not None and revise != "hedge":
-        raise LovecError("hedge_phrase words what revise hedge keeps; leave it out, or revise with hedge")
-    if phrase is not None and phrase.count(PLACE) != 1:
-        raise LovecError(f'hedge_phrase is {phrase!r}, expected {PLACE} once in it, as in "Unconfirmed: {PLACE}"')
 
 
 def revise(

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from lovec.baselines import Judge
-from lovec.core.settings import Count, Probability, checked
+from lovec.core.settings import Count, checked
 from lovec.datasets.jsonl import open_input, record_from_dict, record_to_dict
 from lovec.datasets.layouts import known_layout
 from lovec.datasets.rows import Reading, is_rows, read_records_of, read_rows
@@ -32,13 +32,13 @@ from lovec.tagging.apis import OPENAI, ApiModel, ApiTagger, check_api
 from lovec.tagging.base import (
     DocumentTagger,
     SessionTagger,
-    check_thresholds,
     check_unit,
     with_problem,
     with_unknown_words,
 )
 from lovec.tagging.methods import Method, MethodTagger, check_method, check_questions
-from lovec.tagging.revising import Revise, check_revising
+from lovec.tagging.revising import Revise
+from lovec.tagging.selection import KEEP_ALL, Selection
 from lovec.tags import DEFAULT_TAGS
 from lovec.text.documents import paragraphs, readable, title_of
 from lovec.types import (
@@ -91,25 +91,14 @@ class TextTagger(SessionTagger):
         readout: how ``confidence`` is read: "stated" from the score, "mean" from the distribution over all scores. None
             is the mean, calibrated where the model has a calibration; the others are never calibrated.
         max_new_tokens: longest answer, in tokens.
-        min_confidence: sentences with a lower confidence, or without one, are left out, such as those below 0.7;
-            ``meta["left_out"]`` counts them, and the answer stays whole. None keeps all.
-        keep_factual: probability that all sentences that are kept are true, such as 0.9; sentences with a confidence
-            at or below the threshold of that guarantee are left out as well. ``lovec calibrate --keep_factual`` makes
-            the threshold. None asks for no guarantee.
+        selection: which sentences are kept, and what becomes of the others.
         unit: what gets a confidence in a given text: its sentences, or the clauses inside them ("clause"); then
             ``meta["sentence_confidences"]`` has those of the sentences. A warning says that the model was trained on
             the other.
-        revise: whether the sentences that are not kept are left out of a text to pass on ("drop") or worded in it as
-            uncertain ("hedge"), see ``lovec.tagging.revise``; ``meta["revised"]`` is that text, all sentences stay in
-            the record, and ``revision`` says what became of each. None makes no such text.
-        hedge_phrase: how all of them are worded by "hedge", with ``{sentence}`` where the sentence stands, such as
-            "Unconfirmed: {sentence}"; None goes by the confidence.
-        threshold_by: which confidence decides what is kept: "knowledge", or "source", the one by the evidence; without
-            evidence nothing is kept then.
 
     Raises:
-        LovecError: ``min_confidence`` is not in [0, 1], or the readout is unknown, or a guarantee is asked for clauses,
-            or ``revise`` is given without one of both.
+        LovecError: the readout is unknown, or a guarantee is asked for clauses, or the model was not trained with
+            evidence by which sentences are to be kept.
     """
 
     def __init__(
@@ -117,16 +106,12 @@ class TextTagger(SessionTagger):
         session: Session,
         readout: Readout | None = None,
         max_new_tokens: Count = 512,
-        min_confidence: float | None = None,
-        keep_factual: Probability | None = None,
+        selection: Selection = KEEP_ALL,
         unit: Unit = "sentence",
-        revise: Revise | None = None,
-        hedge_phrase: str | None = None,
-        threshold_by: ThresholdBy = "knowledge",
     ) -> None:
         served = session.served if readout is None else ServedConfidence()
-        super().__init__(session, served, min_confidence, keep_factual, unit, revise, hedge_phrase, threshold_by)
-        if threshold_by == "source" and session.encoder.grounding is None:
+        super().__init__(session, served, selection, unit)
+        if selection.threshold_by == "source" and session.encoder.grounding is None:
             raise LovecError(f"threshold_by is 'source', and the model {UNGROUNDED}")
         if (problem := session.unit_problem(unit)) is not None:
             _warn_once(problem)
@@ -266,7 +251,7 @@ def tag(
             `TextTagger`.
         session: a model opened by `lovec.taggers.open_session`; model, adapter, engine and settings are then ignored.
         min_confidence: sentences with a lower confidence, or without one, are left out, such as those below 0.7.
-        keep_factual: probability that all sentences that are kept are true; see `TextTagger`.
+        keep_factual: probability that all sentences that are kept are true; see `Selection`.
         readout: how ``confidence`` is read: "stated" from the score, "mean" from the distribution over all scores; None
             is the mean, calibrated where the model has a calibration.
         max_new_tokens: longest answer to a question, in tokens.
@@ -276,7 +261,7 @@ def tag(
         judge: tells them whether a text supports a sentence; None asks the model itself.
         unit: "clause" gives a confidence to every clause inside a sentence, see `TextTagger`.
         revise: "drop" makes a text without the sentences that are not kept, "hedge" one that words them as uncertain;
-            it is ``meta["revised"]``, see `TextTagger`, also for the next one.
+            it is ``meta["revised"]``, see `Selection`, also for the next one.
         hedge_phrase: how "hedge" words them; None goes by their confidence.
         threshold_by: "source" compares the confidence by the evidence with ``min_confidence`` and the threshold of
             ``keep_factual``, in place of that by "knowledge".
@@ -324,29 +309,28 @@ def tag(
         check_questions(method, records, DEFAULT_QUESTION)
         if keep_factual is not None:
             raise LovecError(f"keep_factual needs a threshold, and there is none for {method}; use min_confidence")
+    selection = Selection(min_confidence, keep_factual, revise, hedge_phrase, threshold_by)
+    selection.check_compared()
     check_unit(unit, keep_factual, asking=text is None)
-    check_revising(revise, hedge_phrase, min_confidence, keep_factual)
-    check_thresholds(threshold_by, min_confidence, keep_factual)
     if threshold_by == "source" and not any(text.strip() for record in records for text in record.evidence):
         raise LovecError("threshold_by is 'source', and there is no evidence; give evidence, or leave it out")
-    how = samples, judge, readout, max_new_tokens, min_confidence
+    how = samples, judge, readout, max_new_tokens, selection
     tagger: DocumentTagger
     if session is None and engine == OPENAI:
         if adapter is not None or keep_factual is not None:
             raise LovecError(f"adapter and keep_factual are of models that lovec runs; engine={OPENAI!r} takes neither")
         check_api(method, readout, asking=text is None)
         instruction, tags = settings.pop("instruction", None), settings.pop("tags", DEFAULT_TAGS)
-        asker, revising = ApiModel(model or "", **settings), (unit, revise, hedge_phrase)
-        tagger = ApiTagger(asker, method, *how, instruction, tags, None, *revising)
+        asker = ApiModel(model or "", **settings)
+        tagger = ApiTagger(asker, method, *how, instruction, tags, unit=unit)
     else:
         session = session or _shared_session(model=model, adapter=adapter, engine=engine, **settings)
         if evidence is not None and session.encoder.grounding is None:
             raise LovecError(f"evidence is given, and the model {UNGROUNDED}")
         if method is None:
-            how_kept = unit, revise, hedge_phrase, threshold_by
-            tagger = TextTagger(session, readout, max_new_tokens, min_confidence, keep_factual, *how_kept)
+            tagger = TextTagger(session, readout, max_new_tokens, selection, unit)
         else:
-            tagger = MethodTagger(session, method, *how, unit, revise, hedge_phrase)
+            tagger = MethodTagger(session, method, *how, unit)
     tagged = [item for item in tagger.stream(records, mode) if isinstance(item, Record)]
     for record in tagged:
         if problems := record.meta.get("problems"):

@@ -245,7 +245,8 @@ def test_given_texts_get_a_map_though_the_models_answers_have_no_labels(
     engine = ["--engine", "my_parts.Writer", "--engine.model", model, "--device", "cpu"]
     assert main(["calibrate", "run", "--config", "recipe.yaml", *engine]) == 0
     assert "answers that the model writes itself get the map of given texts: " in capsys.readouterr().err
-    assert list(read_calibrations(run / "adapter")) == ["iterative"]
+    (made,) = read_calibrations(run / "adapter").values()
+    assert made.mode == "iterative" and made.fitted.data == ("validation records of labels",)
 
 
 def test_a_judge_without_its_key_is_refused_before_anything_is_tagged(

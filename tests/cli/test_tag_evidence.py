@@ -23,7 +23,7 @@ from lovec.display import disagrees, legend_html, passage_html, sentence_text
 from lovec.taggers import FreeFormTagger, IterativeTagger, Session, open_session
 from lovec.taggers.scoring import ScoredSentence
 from lovec.taggers.served_confidence import ServedConfidence
-from lovec.tagging import TextTagger
+from lovec.tagging import Selection, TextTagger
 from lovec.tagging.revising import revise
 from lovec.types import LovecError, Record, Sampling, Sentence
 
@@ -324,7 +324,7 @@ def test_thresholds_are_those_of_given_texts(session: Session) -> None:
     sources, _ = calibrate(labelled(tagger.tag(rows)), mode="free-form by source", **options)
     made = {"iterative": texts, "by source": replace(texts, mode="by source"), "free-form by source": sources}
     deployed = replace(session, served=ServedConfidence(made))
-    answers = TextTagger(deployed, max_new_tokens=200, keep_factual=0.8)
+    answers = TextTagger(deployed, max_new_tokens=200, selection=Selection(keep_factual=0.8))
     answers.whole = True
     [record] = answers.answer_questions(rows[:1])
     known, [written] = expected(session, rows[0]), tagger.tag(rows[:1])
@@ -334,7 +334,7 @@ def test_thresholds_are_those_of_given_texts(session: Session) -> None:
     keeps = deployed.served.keeps("iterative", None, 0.8)
     assert record.meta["left_out"] == sum(not keeps(sentence) for sentence in record.sentences)
     with pytest.raises(LovecError, match="there is no threshold for free-form tagging"):
-        TextTagger(deployed, keep_factual=0.8).answer_questions([Record("a", "Who was Ada?")])
+        TextTagger(deployed, selection=Selection(keep_factual=0.8)).answer_questions([Record("a", "Who was Ada?")])
 
 
 def test_thresholds_may_be_on_the_confidence_by_source(run: Any, session: Session) -> None:
@@ -398,7 +398,7 @@ def test_a_promise_by_source_is_kept_on_what_the_map_was_given(session: Session)
         labelled(tagged), adapter="-", base="tiny", mode="by source", maps=("isotonic",), draws=20, promised=promised
     )
     deployed = replace(session, served=ServedConfidence({"by source": fitted}))
-    tagger = TextTagger(deployed, keep_factual=0.6, threshold_by="source")
+    tagger = TextTagger(deployed, selection=Selection(keep_factual=0.6, threshold_by="source"))
     tagger.whole = True
     [record] = tagger.tag_texts(rows[:1])
     (guarantee,) = fitted.guarantees
@@ -412,7 +412,7 @@ def test_a_promise_by_source_is_kept_on_what_the_map_was_given(session: Session)
         tagger.answer_questions([Record("a", "Who was Ada?", ("Ada wrote.",))])
     moved = replace(guarantee, threshold=min(rank for rank in ranks if rank is not None))
     deployed = replace(session, served=ServedConfidence({"by source": replace(fitted, guarantees=(moved,))}))
-    strict = TextTagger(deployed, keep_factual=0.6, threshold_by="source")
+    strict = TextTagger(deployed, selection=Selection(keep_factual=0.6, threshold_by="source"))
     assert [s.source_rank for s in strict.tag_texts(rows[:1])[0].sentences] == [
         r for r in record_ranks(record) if r > moved.threshold
     ]

@@ -36,11 +36,13 @@ class AttentionKind:
         eager: additive masks (eager attention) instead of boolean ones (sdpa).
         window: sliding window of some or all layers, in tokens; None where every layer attends to all earlier tokens.
         mixed: whether full and sliding layers alternate; such a model takes one mask of each kind.
+        packs: whether it takes tokens of different rows one after the other, see ``lovec.tries.places``.
     """
 
     eager: bool
     window: int | None
     mixed: bool
+    packs: bool = False
 
     @classmethod
     def of(cls, config: Any) -> AttentionKind:
@@ -69,7 +71,8 @@ class AttentionKind:
         window = getattr(config, "sliding_window", None)
         if layers and "sliding_attention" not in layers:
             window = None
-        return cls(eager=implementation == "eager", window=window, mixed=window is not None and bool(layers))
+        mixed = window is not None and bool(layers)
+        return cls(implementation == "eager", window, mixed, packs=implementation == TRIE_ATTENTION)
 
     def masks(self, visible: Tensor, query_positions: Tensor, key_positions: Tensor, dtype: torch.dtype) -> Any:
         """Build what the model takes as its ``attention_mask``.

@@ -14,6 +14,8 @@ from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
+from lovec.tries.places import TokenPlaces
+
 
 class GrowingTensor:
     """A tensor [rows, ..., columns, ...] with room for more columns.
@@ -83,11 +85,25 @@ class GrowingLayer(DynamicLayer):  # type: ignore[misc]  # transformers has no t
 
 
 class GrowingCache(DynamicCache):  # type: ignore[misc]  # transformers has no types
-    """A KV cache whose layers all keep all slots, sliding-window layers too."""
+    """A KV cache whose layers all keep all slots, sliding-window layers too.
+
+    Attributes:
+        places: where new tokens lie that come one after the other; None where they come in rows.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.layer_class_to_replicate = GrowingLayer
+        self.places: TokenPlaces | None = None
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Append the states of new tokens to a layer, and return those of all tokens of its rows."""
+        if self.places is not None:
+            key_states, value_states = map(self.places.padded_from, (key_states, value_states))
+        states: tuple[Tensor, Tensor] = super().update(key_states, value_states, layer_idx, *args, **kwargs)
+        return states
 
     @property
     def parts(self) -> list[GrowingTensor]:

@@ -3,7 +3,7 @@
 A column of the cache is a slot. ``slots[b, s]`` is the position of slot ``s`` in row ``b``, or -1 if the slot is unused
 there (padding, or a token that was dropped). Attention masks and position ids are built from these positions and never
 from token ids, so rows of different lengths share a batch, a row can drop its last tokens, and the side of the padding
-does not matter.
+does not matter. Where much of the new tokens would be padding, the model gets them without any.
 """
 
 from __future__ import annotations
@@ -17,6 +17,10 @@ from torch import Tensor
 
 from lovec.encoding.choices import NO_CHOICES, AttentionKind, ChoiceTree
 from lovec.engines.growing import GrowingCache, GrowingTensor
+from lovec.tries.places import TokenPlaces
+
+_MOST_PADDING = 1.05
+"""New tokens are packed where rows padded to the same length would be more than this many times as many tokens."""
 
 _MOST_SLOTS = 1.25
 """A cache that is more than this many times longer than its longest row is copied into a dense one."""
@@ -83,6 +87,12 @@ class CachedRows:
             part.keep(torch.tensor(places, dtype=torch.long), torch.tensor(moved, dtype=torch.long), count)
         return order
 
+    def places(self, lengths: Sequence[int]) -> TokenPlaces:
+        """Return where the model computes so many new tokens of each row, those of a tree included."""
+        padded = max(lengths) * len(lengths)
+        packed = self.kind.packs and padded > _MOST_PADDING * sum(lengths)
+        return TokenPlaces(lengths, self.model.device, packed)
+
     def extend(self, new: Sequence[Sequence[int]], tree: ChoiceTree = NO_CHOICES) -> Tensor:
         """Append tokens to every row, and compute the logits after them and after the nodes of a tree of choices.
 
@@ -90,8 +100,7 @@ class CachedRows:
         those that all choices begin with: what follows a row most often is one of the choices.
 
         Args:
-            new: tokens to append to each row, padded on the left here. A row may get none; its logits then mean
-                nothing.
+            new: tokens to append to each row. A row may get none; its logits then mean nothing.
             tree: the choices.
 
         Returns:
@@ -113,7 +122,8 @@ class CachedRows:
         # Every token sees itself, padding too: a row of a mask that allows nothing would give NaN.
         visible[:, :, -(width + nodes) :].diagonal(dim1=1, dim2=2).fill_(True)
         token_ids = torch.tensor(tokens, device=device)
-        logits = self._forward(token_ids, query_positions, key_positions, visible, keep=1 + nodes)
+        places = self.places([len(more) + nodes for more in new])
+        logits = self._forward(token_ids, query_positions, key_positions, visible, 1 + nodes, places)
         for part in (self._slots, *self._cache.parts):
             part.crop(nodes - tree.shared)
         self._lengths = torch.tensor([len(row) for row in self.ids], device=device)
@@ -125,10 +135,16 @@ class CachedRows:
         slots = self._slots.append(positions)
         self._lengths = self._lengths + 1
         visible = (slots >= 0)[:, None, :]
-        return self._forward(tokens[:, None], positions, slots, visible, keep=1)[:, -1]
+        return self._forward(tokens[:, None], positions, slots, visible, 1)[:, -1]
 
     def _forward(
-        self, tokens: Tensor, query_positions: Tensor, key_positions: Tensor, visible: Tensor, keep: int
+        self,
+        tokens: Tensor,
+        query_positions: Tensor,
+        key_positions: Tensor,
+        visible: Tensor,
+        keep: int,
+        places: TokenPlaces | None = None,
     ) -> Tensor:
         """Run the model on new tokens.
 
@@ -138,22 +154,31 @@ class CachedRows:
             key_positions: [B, K] positions of all slots, the new ones last.
             visible: [B, Q, K] bool, which slots each token sees.
             keep: Q' <= Q.
+            places: where the new tokens lie; None where no row is padded.
 
         Returns:
             Logits of the last Q' tokens, [B, Q', vocabulary].
         """
+        count, width = tokens.shape
+        positions, packing = query_positions.clamp(min=0), {}
         # As indices, because linear layers multiply a slice row by row: at 49k logits five times the cost on a CPU.
-        last = torch.arange(tokens.shape[1] - keep, tokens.shape[1], device=tokens.device)
+        last = torch.arange(width - keep, width, device=tokens.device)
+        if places is not None and places.packed:
+            tokens, positions, last = places.packed_from(tokens), places.packed_from(positions), places.last(keep)
+            packing = {"places": places}
+            self._cache.places = places
         output = self.model(
             input_ids=tokens,
             attention_mask=self.kind.masks(visible, query_positions, key_positions, self.model.dtype),
-            position_ids=query_positions.clamp(min=0),
+            position_ids=positions,
             use_cache=True,
             logits_to_keep=last,
             **{self._cache_name: self._cache},
+            **packing,
         )
+        self._cache.places = None
         logits: Tensor = output.logits
-        return logits
+        return logits.view(count, keep, -1)
 
     def _clear(self, rows: int) -> None:
         """Make the batch one of empty rows."""

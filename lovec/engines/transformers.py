@@ -218,13 +218,11 @@ class TransformersEngine:
         with self._eval_mode():
             for begin in range(0, len(order), self.max_rows):
                 chunk = order[begin : begin + self.max_rows]
-                width = len(texts[chunk[-1]])
-                # Rows are padded on the left.
-                index = [(r, width - len(texts[at]) + p) for r, at in enumerate(chunk) for p in places[at]]
-                pairs = torch.tensor(index, dtype=torch.long, device=self._model.device).reshape(len(index), 2)
-                at_places = (pairs[:, 0], pairs[:, 1])
+                pairs = [(row, place) for row, at in enumerate(chunk) for place in places[at]]
+                index = torch.tensor(pairs, dtype=torch.long).reshape(len(pairs), 2)
                 cached = self._empty_rows()
                 cached.select([0] * len(chunk), [0] * len(chunk))
+                at_places = cached.places([len(texts[at]) for at in chunk]).of(index[:, 0], index[:, 1])
                 with outputs_of(chosen, lambda states, at=at_places: states[at].float().cpu()) as outputs:  # type: ignore[misc]
                     cached.extend([texts[at] for at in chunk])
                 self.prefill_tokens += sum(len(texts[at]) for at in chunk)
@@ -304,11 +302,14 @@ class TransformersEngine:
         with outputs_of([self._model.get_decoder()], lambda states: states) as outputs:
             logits = self._advance(rows, contexts, last, tree)
         [states] = outputs
-        width = states.shape[1] - len(tree.ids)  # new tokens stand before the nodes, padded on the left
+        have = [length for _, length in last]
+        new = [len(context) - length for context, length in zip(contexts, have, strict=True)]
+        places = rows.places([length + len(tree.ids) for length in new])
         found = []
         for row, (context, start) in enumerate(zip(contexts, starts, strict=True)):
-            before = states[row, width - len(context) + start - 1 : width - 1]
-            found.append(token_scores(self._model, before, context[start:], top))
+            before = torch.arange(start - 1 - have[row], len(context) - 1 - have[row])
+            own = states[places.of(torch.full_like(before, row), before)]
+            found.append(token_scores(self._model, own, context[start:], top))
         return logits, found
 
     def _advance(

@@ -1,4 +1,4 @@
-"""Trie attention as an attention function of transformers, and which models it is exact for."""
+"""Attention over tries, and of rows without padding, as an attention function of transformers; and for which models."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from lovec.tries.attention import TriePlan, attend
+from lovec.tries.places import TokenPlaces
 from lovec.types import LovecError
 
 TRIE_ATTENTION = "lovec_trie"
-"""Name of the attention implementation: that of sdpa, but for calls with ``trie=``."""
+"""Name of the attention implementation: that of sdpa, but for calls with ``trie=`` or ``places=``."""
 
 
 def use_trie_attention(model: Any) -> None:
@@ -48,9 +49,13 @@ def _attention(
     attention_mask: Tensor | None,
     scaling: float | None = None,
     trie: TriePlan | None = None,
+    places: TokenPlaces | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """Compute attention over the trie where there is one, else as sdpa does."""
+    """Compute attention over the trie where there is one, else as sdpa does, in rows where queries are packed."""
+    if places is not None:
+        padded, _ = _attention(module, places.padded_from(query), key, value, attention_mask, scaling, **kwargs)
+        return places.packed_from(padded), None
     unknown = [name for name in ("softcap", "s_aux", "position_bias") if kwargs.get(name) is not None]
     if trie is None:
         if not unknown and _shares_keys(query, key, attention_mask):

@@ -25,12 +25,13 @@ from transformers import AutoModelForCausalLM, MistralConfig
 from vllmtiny import VLLM, Vllms
 
 from lovec.core.progress import status
-from lovec.encoding.choices import AttentionKind
+from lovec.encoding.choices import AttentionKind, ChoiceTree
 from lovec.engines import TransformersEngine
 from lovec.engines.kv import CachedRows
 from lovec.engines.transformers import _draw
 from lovec.models.tiny import build_tiny
 from lovec.policy import checkpoint_activations
+from lovec.tries import use_trie_attention
 from lovec.types import Completion, Engine, LovecError, Sampling, TokenScores, token_scorer
 
 ENGINES: dict[str, Callable[[], Engine]] = {"transformers": lambda: TransformersEngine(max_rows=5), "vllm": Vllms}
@@ -47,6 +48,8 @@ STOPS = (7, 8, 9, 10, 11)
 def policy_of(path: Path) -> TinyPolicy:
     implementation = "eager" if "gemma" in path.name else "sdpa"
     base = AutoModelForCausalLM.from_pretrained(path, attn_implementation=implementation)
+    if implementation == "sdpa":
+        use_trie_attention(base)  # as a policy does
     targets = ["q_proj", "k_proj", "v_proj", "o_proj"]
     policy = TinyPolicy(get_peft_model(base, LoraConfig(r=4, lora_alpha=8, target_modules=targets)))
     policy.plant(0)
@@ -529,6 +532,26 @@ def test_an_engine_without_token_log_probs_is_named() -> None:
         LovecError, match=r"Own has no token_logps\(contexts, starts, choices, top\), expected an engine"
     ):
         token_scorer(Own())  # type: ignore[arg-type]
+
+
+def test_padding_runs_through_no_linear_layer(policy: TinyPolicy) -> None:
+    """Rows of different lengths are computed as one, unless attention is eager; rows of one length as they are."""
+    engine, shapes = transformers_engine(policy), []
+    layer = policy.model.get_decoder().layers[-1].mlp
+    handle = layer.register_forward_hook(lambda _, inputs, __: shapes.append(tuple(inputs[0].shape[:2])))
+    eager = policy.model.config._attn_implementation == "eager"
+    contexts = [[12 + (size + at) % 30 for at in range(size)] for size in (10, 21, 37)]
+    nodes = len(ChoiceTree(CHOICES).ids)
+    lengths = [len(context) + nodes for context in contexts]
+    found = engine.token_logps(contexts, [2, 1, len(contexts[2])], CHOICES)
+    assert shapes == [(3, max(lengths)) if eager else (1, sum(lengths))]
+    engine.score([context[:9] for context in contexts], CHOICES)
+    assert shapes[1:] == [(3, 1 + nodes)]  # the last token of each once more
+    handle.remove()
+    for context, start, scores in zip(contexts, [2, 1, len(contexts[2])], found, strict=True):
+        (alone,) = transformers_engine(policy).token_logps([context], [start], CHOICES)
+        assert scores.logps == pytest.approx(alone.logps, abs=1e-5)
+        assert scores.choices == pytest.approx(alone.choices, abs=1e-5)
 
 
 def test_every_query_sees_something(llama: TinyPolicy) -> None:

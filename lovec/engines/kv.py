@@ -19,7 +19,7 @@ from lovec.encoding.choices import NO_CHOICES, AttentionKind, ChoiceTree
 from lovec.engines.growing import GrowingCache, GrowingTensor
 from lovec.tries.places import TokenPlaces
 
-_MOST_PADDING = 1.05
+MOST_PADDING = 1.05
 """New tokens are packed where rows padded to the same length would be more than this many times as many tokens."""
 
 _MOST_SLOTS = 1.25
@@ -90,7 +90,7 @@ class CachedRows:
     def places(self, lengths: Sequence[int]) -> TokenPlaces:
         """Return where the model computes so many new tokens of each row, those of a tree included."""
         padded = max(lengths) * len(lengths)
-        packed = self.kind.packs and padded > _MOST_PADDING * sum(lengths)
+        packed = self.kind.packs and padded > MOST_PADDING * sum(lengths)
         return TokenPlaces(lengths, self.model.device, packed)
 
     def extend(self, new: Sequence[Sequence[int]], tree: ChoiceTree = NO_CHOICES) -> Tensor:

@@ -31,8 +31,8 @@ class TransformersEngine:
     """Samples and scores with a transformers causal language model and its adapters.
 
     The model runs in eval mode and without gradients; the training flags of its modules are restored afterwards.
-    Results of a row do not depend on the other rows of its batch: masks are built from lengths, and every completion
-    has its own random stream.
+    Results of a row do not depend on the other rows of its batch, but for rounding, which kernels of GPUs do by the
+    shape of a batch: masks are built from lengths, and every completion has its own random stream.
 
     Args:
         max_rows: the most rows that run together, and the most rows whose KV cache ``score`` keeps for the next call.

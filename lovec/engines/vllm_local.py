@@ -93,7 +93,7 @@ class LocalVllm:
             "max_cpu_loras": 2,
         }
         try:
-            with _random_state_restored():
+            with _undisturbed():
                 self._llm: Any = vllm.LLM(model=model, **{"enable_prefix_caching": True, **options, **fixed})
         except (ValueError, RuntimeError, OSError, TypeError, AssertionError) as error:
             raise LovecError(f"vLLM cannot load {model}: {first_line(error)}; see docs/vllm.md") from error
@@ -125,7 +125,8 @@ class LocalVllm:
         number = next(self._names)
         adapter = LoRARequest(f"lovec-{number}", number, str(folder))
         try:
-            self._llm.llm_engine.add_lora(adapter)
+            with _undisturbed():
+                self._llm.llm_engine.add_lora(adapter)
         except (ValueError, RuntimeError, OSError) as error:
             raise LovecError(f"vLLM refuses the adapter in {folder}: {first_line(error)}") from error
         if self._adapter is not None:
@@ -148,7 +149,7 @@ class LocalVllm:
         engine = self._llm.llm_engine
         running: dict[str, int] = {}
         try:
-            with _random_state_restored(numpy_and_python=False):
+            with _undisturbed(numpy_and_python=False):
                 for index, request in enumerate(requests):
                     name = str(next(self._requests))
                     running[name] = index
@@ -212,7 +213,11 @@ class LocalVllm:
 
     def _wake(self) -> None:
         if self._asleep:
-            self._llm.wake_up()
+            # Waking takes memory from the driver, not from what torch holds back of a training step.
+            gc.collect()
+            torch.cuda.empty_cache()
+            with _undisturbed():
+                self._llm.wake_up()
             self._asleep = False
 
 
@@ -300,11 +305,15 @@ def first_line(error: BaseException) -> str:
 
 
 @contextmanager
-def _random_state_restored(numpy_and_python: bool = True) -> Iterator[None]:
-    """Restore the state of torch's random streams after the block and, unless told not to, of NumPy's and Python's."""
+def _undisturbed(numpy_and_python: bool = True) -> Iterator[None]:
+    """Keep vLLM out of the autocast of a training, and the training's random streams as they are.
+
+    Args:
+        numpy_and_python: whether the streams of NumPy and Python are restored after the block, beside those of torch.
+    """
     devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
     python_state, numpy_state = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng(devices=devices):
+    with torch.autocast("cuda" if devices else "cpu", enabled=False), torch.random.fork_rng(devices=devices):
         try:
             yield
         finally:

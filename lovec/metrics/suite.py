@@ -252,11 +252,15 @@ class PairMetric(ExactMetric):
         self.factuality.append(factuality)
 
     def pairs(self) -> tuple[Tensor, Tensor]:
-        """Return all confidences and factualities so far, [N] each, float64."""
-        empty = torch.zeros(0, dtype=torch.float64, device=self.device)
+        """Return all confidences and factualities so far, [N] each, float64.
+
+        They are on the CPU wherever the states are: metrics of sorted values are hundreds of small steps, for each of
+        which a GPU would be waited for.
+        """
+        empty = torch.zeros(0, dtype=torch.float64)
         return (
-            dim_zero_cat(self.confidence) if len(self.confidence) else empty,
-            dim_zero_cat(self.factuality) if len(self.factuality) else empty,
+            dim_zero_cat(self.confidence).cpu() if len(self.confidence) else empty,
+            dim_zero_cat(self.factuality).cpu() if len(self.factuality) else empty,
         )
 
     def compute(self) -> Any:
@@ -415,7 +419,7 @@ class OrderWithinClaims(PairMetric):
         confidence, factuality = self.pairs()
         if not len(confidence):
             return confidence.new_tensor(float("nan"))
-        return order_within(confidence, factuality, dim_zero_cat(self.claim).long())
+        return order_within(confidence, factuality, dim_zero_cat(self.claim).long().cpu())
 
 
 @checked()

@@ -27,7 +27,7 @@ from lovec.evaluation.module import EvaluationModule
 from lovec.evaluation.processes import reduce_over_processes
 from lovec.evaluation.sampling import sample_validation
 from lovec.evaluation.stopping import SignalConnector
-from lovec.modules.batching import Batch, Example, default_budget, micro_batches
+from lovec.modules.batching import Batch, Example, default_budget, enough_memory, micro_batches
 from lovec.modules.checks import check_records, check_texts, check_trainer, not_finite, questions_with_tag_words
 from lovec.modules.costs import RunCosts, length_of
 from lovec.modules.distributed import even_groups, sum_gradients, without_sync
@@ -50,7 +50,7 @@ class PolicyModule(EvaluationModule):
         lr_scheduler: creates the schedule, which is stepped once per optimiser step; null keeps the rate constant.
         micro_batch_tokens: tokens that run through the model at once: distinct ones, or where sequences are padded (see
             ``policy.share_prefixes``) all of them. It changes the memory that is needed, and results by rounding only.
-            null is 16,384, and on a CPU fewer where a large model would not fit a machine of 8 GB.
+            null is 16,384, and fewer where a large model would not fit: a machine of 8 GB, or the memory of the GPU.
         grad_norm: gradients are clipped to this norm; 0 does not clip.
         kwargs: arguments of ``EvaluationModule``: policy, evaluation, engine, oracle, seed.
 
@@ -226,13 +226,14 @@ class PolicyModule(EvaluationModule):
         Terms are divided by counts over all micro-batches and processes, so the loss does not depend on either.
         """
         counts = reduce_over_processes(self.trainer, self.counts(examples), sum)
-        budget = self.micro_batch_tokens or default_budget(self.policy.model, self.policy.device)
+        checkpointing = self.policy_config.gradient_checkpointing
+        budget = self.micro_batch_tokens or default_budget(self.policy.model, self.policy.device, checkpointing)
         own = micro_batches(examples, budget, self.policy.shares_prefixes)
         groups = even_groups(self.trainer, own)
         sums = BatchSums()
         for number, group in enumerate(groups):
             several = doing(f"micro-batch {number + 1} of {len(groups)}") if len(groups) > 1 else nullcontext()
-            with without_sync(self.trainer), several:
+            with without_sync(self.trainer), several, enough_memory(budget):
                 out = self.loss(Batch.of(group, self.device))
                 total = self._total(out, counts)
                 self.manual_backward(total if number < len(own) else 0.0 * total)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -11,12 +12,13 @@ from torch import Tensor
 
 from lovec.policy import TokenBatch, TokenSequence
 from lovec.tries import Trie
-from lovec.types import Record
+from lovec.types import LovecError, Record
 
 MOST_TOKENS = 16384
 """The most tokens of a micro-batch where no number is given."""
 
 _ACTIVATIONS = 4e9  # bytes that a micro-batch may take on a CPU: with model and Python it fits a machine of 8 GB
+_SHARE = 0.5  # of the memory of a GPU that its model leaves; the rest is for optimiser, caches and fragmentation
 _VALUES = 32  # kept by a layer for each of its hidden values: SmolLM2-135M takes 2.8 MB a token in float32
 _LOGITS = 3  # copies of the logits: they, their log-probabilities and a gradient
 
@@ -45,26 +47,63 @@ class Example:
         return max(map(len, self.sequences)) + self.extra_tokens
 
 
-def fitting_tokens(layers: int, width: int, words: int) -> int:
-    """Return how many tokens of a micro-batch fit a machine of 8 GB, forward and backward in float32, roughly.
+def fitting_tokens(
+    layers: int, width: int, words: int, room: float = _ACTIVATIONS, element: int = 4, checkpointing: bool = False
+) -> int:
+    """Return how many tokens of a micro-batch fit some memory, forward and backward, roughly.
 
     Args:
         layers: layers of the model.
         width: its hidden size.
         words: size of its vocabulary.
+        room: bytes for activations; those of a CPU fit a machine of 8 GB.
+        element: bytes of a number.
+        checkpointing: whether only the input of every layer is kept, and one layer at a time computed again.
 
     Returns:
         From 1 to ``MOST_TOKENS``, which all models of the embedded world reach.
     """
-    return max(1, min(MOST_TOKENS, int(_ACTIVATIONS / (4 * (layers * width * _VALUES + words * _LOGITS)))))
+    kept = (layers + _VALUES if checkpointing else layers * _VALUES) * width
+    return max(1, min(MOST_TOKENS, int(room / (element * (kept + words * _LOGITS)))))
 
 
-def default_budget(model: Any, device: torch.device) -> int:
-    """Return the most tokens of a micro-batch of a transformers model on a device, where no number is given."""
-    if device.type != "cpu":
-        return MOST_TOKENS
+def default_budget(model: Any, device: torch.device, checkpointing: bool = False) -> int:
+    """Return the most tokens of a micro-batch of a transformers model on a device, where no number is given.
+
+    It depends on nothing that changes while a run goes on, so the same rows are computed together after a kill.
+
+    Args:
+        model: the model.
+        device: where it runs.
+        checkpointing: see ``fitting_tokens``.
+    """
     settings = model.config.get_text_config()
-    return fitting_tokens(settings.num_hidden_layers, settings.hidden_size, settings.vocab_size)
+    sizes = settings.num_hidden_layers, settings.hidden_size, settings.vocab_size
+    if device.type == "cpu":
+        return fitting_tokens(*sizes, checkpointing=checkpointing)
+    if device.type != "cuda":
+        return MOST_TOKENS
+    left = torch.cuda.get_device_properties(device).total_memory - sum(p.nbytes for p in model.parameters())
+    return fitting_tokens(*sizes, _SHARE * left, model.dtype.itemsize, checkpointing)
+
+
+@contextmanager
+def enough_memory(tokens: int) -> Iterator[None]:
+    """Say what to do where a device has too little memory for a micro-batch.
+
+    Args:
+        tokens: the most tokens of a micro-batch.
+
+    Raises:
+        LovecError: torch finds no memory inside the block.
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise LovecError(
+            f"a micro-batch of up to {tokens:,} tokens does not fit the memory of the device; give a lower "
+            "--model.micro_batch_tokens, which changes no result, or --model.policy.gradient_checkpointing true"
+        ) from error
 
 
 ExampleT = TypeVar("ExampleT", bound=Example)

@@ -18,8 +18,10 @@ from lovec.callbacks.estimate import PROBE, VALIDATION, Left, RunEstimate, due_b
 from lovec.callbacks.progress import planned_batches
 from lovec.core.progress import Activity, doing
 from lovec.core.randomness import seeded
+from lovec.evaluation.processes import barrier
 from lovec.evaluation.stopping import SignalConnector
 from lovec.modules.batching import Batch
+from lovec.modules.distributed import without_sync
 from lovec.types import ITERATIVE, Record
 
 _SAMPLED = 256  # records whose lengths stand for those of all
@@ -118,8 +120,10 @@ class RunCosts(Callback):
                 trainer.precision_plugin.train_step_context(),
             ):
                 examples = next(iter(module.update_batches(row)))
-                out = module.loss(Batch.of(examples, module.device))
-                module.manual_backward(module._total(out, module.counts(examples)))
+                barrier(trainer)  # scores of its own take each process another number of passes
+                with without_sync(trainer):
+                    out = module.loss(Batch.of(examples, module.device))
+                    module.manual_backward(module._total(out, module.counts(examples)))
             for parameter in module.policy.trainable():
                 parameter.grad = None
             self.estimate.rate_guess = (time.monotonic() - begin) / module.work(row)

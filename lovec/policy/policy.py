@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,7 @@ from lovec.policy.head import target_logps
 from lovec.policy.loading import PolicyConfig, checkpoint_activations, load_base, load_tokenizer
 from lovec.policy.sequences import Branch, Layout, TokenBatch, TokenSequence
 from lovec.policy.targets import Targets
-from lovec.tries import why_not_shared
+from lovec.tries import missing_kernels, why_not_shared
 from lovec.types import LovecError
 
 _TINY = 50_000_000  # weights; the embedded world's models have up to a few million
@@ -57,8 +56,6 @@ class Policy(nn.Module):
         peft: the PEFT model.
         continued: whether there is a frozen copy of the adapter that serves as reference.
         max_length: the most tokens that a prompt and its completion may have together.
-        packing_disabled_reason: why sequences that begin alike are computed one by one; None where they are computed as
-            a trie.
         adapted_note: which layers a fresh adapter is on, where the model has fused layers instead of those that were
             asked for; else None.
 
@@ -112,10 +109,8 @@ class Policy(nn.Module):
                 raise LovecError(
                     f"{config.model} scales its logits ({name}), which is not supported; use another model family"
                 )
-        self.packing_disabled_reason = (
-            why_not_shared(self.model) if config.share_prefixes else "policy.share_prefixes is false"
-        )
-        self._window = None if self.packing_disabled_reason else AttentionKind.of(self.model.config).window
+        self._not_packed = why_not_shared(self.model) if config.share_prefixes else "policy.share_prefixes is false"
+        self._window = None if self._not_packed else AttentionKind.of(self.model.config).window
 
     @property
     def model(self) -> Any:
@@ -135,8 +130,12 @@ class Policy(nn.Module):
     @property
     def shares_prefixes(self) -> bool:
         """Whether tokens with which several sequences of a batch begin are computed once."""
-        kernels = self.device.type == "cpu" or (self.device.type == "cuda" and find_spec("triton") is not None)
-        return self.packing_disabled_reason is None and kernels
+        return self.packing_disabled_reason is None
+
+    @property
+    def packing_disabled_reason(self) -> str | None:
+        """Why sequences that begin alike are computed one by one; None where they are computed as a trie."""
+        return self._not_packed or missing_kernels(self.device)
 
     @property
     def shape(self) -> dict[str, Any]:

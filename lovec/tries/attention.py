@@ -17,6 +17,9 @@ from torch import Tensor
 
 from lovec.tries.trie import Run, TrieTokens
 
+_MOST_VARIANTS = 64
+"""Compiled variants of flex attention: dtypes, patterns of gradients, and short inputs."""
+
 _BUSH = 64
 """Short neighbouring runs are computed together, with a mask, up to this many tokens: a call each would cost more."""
 
@@ -155,9 +158,16 @@ def attend(query: Tensor, key: Tensor, value: Tensor, scale: float, plan: TriePl
 
 @cache
 def _compiled_flex_attention() -> Any:
+    """Return flex attention, compiled for every dtype and pattern of gradients that it meets.
+
+    Where it were not compiled it would compute, and keep, the scores of all pairs. So torch may compile more variants
+    than the eight that it stops at, and an error says where it cannot.
+    """
+    from torch import _dynamo
     from torch.nn.attention.flex_attention import flex_attention
 
-    return torch.compile(flex_attention, dynamic=True)
+    _dynamo.config.recompile_limit = max(_MOST_VARIANTS, _dynamo.config.recompile_limit)
+    return torch.compile(flex_attention, dynamic=True, fullgraph=True)
 
 
 class _TrieAttention(torch.autograd.Function):

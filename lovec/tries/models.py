@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from importlib.util import find_spec
+from shutil import which
 from typing import Any
 
 import torch
@@ -38,6 +41,19 @@ def why_not_shared(model: Any) -> str | None:
         return f"it has layers of the kind {', '.join(sorted(kinds))}"
     if any(name.endswith("sinks") for name, _ in model.named_parameters()):
         return "it has attention sinks"
+    return None
+
+
+def missing_kernels(device: torch.device) -> str | None:
+    """Return why attention over tries cannot be computed on a device; None where it can."""
+    if device.type == "cpu":
+        return None
+    if device.type != "cuda":
+        return f"there is no attention over shared tokens for {device.type}"
+    if find_spec("triton") is None:
+        return "triton is not installed"
+    if not any(map(which, filter(None, (os.environ.get("CC"), "gcc", "clang")))):
+        return "triton needs a C compiler, and finds no gcc or clang"
     return None
 
 

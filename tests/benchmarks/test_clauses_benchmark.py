@@ -66,7 +66,8 @@ def test_the_page_has_what_was_measured(clauses: Any) -> None:
     assert f"{clauses.BEGIN}\n{content}\n{clauses.END}" in clauses.PAGE.read_text(encoding="utf-8")
 
 
-def test_the_page_has_the_cost_that_was_measured() -> None:
-    cost = load_script("clause_cost")
+@pytest.mark.parametrize("script", ["clause_cost", "padding"])
+def test_the_page_has_the_cost_that_was_measured(script: str) -> None:
+    cost = load_script(script)
     content = cost.table(json.loads(cost.RESULTS.read_text(encoding="utf-8")))
     assert f"{cost.BEGIN}\n{content}\n{cost.END}" in cost.PAGE.read_text(encoding="utf-8")

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lovec.modules.batching import MOST_TOKENS, Example, fitting_tokens, micro_batches
+from lovec.modules.batching import (
+    MOST_TOKENS,
+    Example,
+    default_budget,
+    enough_memory,
+    fitting_tokens,
+    micro_batches,
+)
 from lovec.policy import TokenSequence
-from lovec.types import Record
+from lovec.types import LovecError, Record
 
 
 def example(name, lengths, extra, first=1):
@@ -62,3 +74,23 @@ def test_a_large_model_on_a_cpu_has_fewer_tokens_at_once():
     assert 1000 < smollm2 < 2000
     assert fitting_tokens(60, 576, 49152) < smollm2 > fitting_tokens(30, 576, 200_000)
     assert fitting_tokens(10**6, 10**6, 1) == 1
+
+
+def test_a_gpu_holds_what_its_model_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Llama-3-8B in bfloat16 keeps some 9 MB a token for the backward pass, and 1.3 MB where layers run again."""
+    sizes = SimpleNamespace(num_hidden_layers=32, hidden_size=4096, vocab_size=128_256)
+    weights = [SimpleNamespace(nbytes=16 * 10**9)]
+    model: Any = SimpleNamespace(
+        config=SimpleNamespace(get_text_config=lambda: sizes), parameters=lambda: weights, dtype=torch.bfloat16
+    )
+    for gigabytes, plain, checkpointed in ((80, 3497, MOST_TOKENS), (24, 437, 3100)):
+        card = SimpleNamespace(total_memory=gigabytes * 10**9)
+        monkeypatch.setattr("torch.cuda.get_device_properties", lambda _, card=card: card)
+        found = [default_budget(model, torch.device("cuda"), kept) for kept in (False, True)]
+        assert found == pytest.approx([plain, checkpointed], rel=0.01)
+    assert default_budget(model, torch.device("cpu")) < 437
+
+
+def test_too_little_memory_says_what_to_change() -> None:
+    with pytest.raises(LovecError, match=r"up to 4,096 tokens .* --model.micro_batch_tokens"), enough_memory(4096):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB")

@@ -359,6 +359,15 @@ def test_a_gradient_that_is_not_finite_names_the_records_of_its_micro_batch(mode
         fit(tmp_path, objective)
 
 
+def test_a_micro_batch_that_does_not_fit_says_what_to_change(model: str, tmp_path: Path) -> None:
+    class Large(SFT):
+        def loss(self, batch: Batch) -> LossOutput:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB")
+
+    with pytest.raises(LovecError, match=r"up to 77 tokens does not fit .*; give a lower --model.micro_batch_tokens"):
+        fit(tmp_path, module(Large, model, micro_batch_tokens=77))
+
+
 def test_records_of_a_shared_micro_batch_are_all_named(model: str, tmp_path: Path) -> None:
     with pytest.raises(LovecError, match="over the records ") as error:
         fit(tmp_path, module(broken(SFT, "nll", float("nan")), model))

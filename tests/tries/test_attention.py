@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from lovec.tries import Trie, TriePlan
-from lovec.tries.attention import attend, rectangles
+from lovec.tries import Trie, TriePlan, missing_kernels
+from lovec.tries.attention import _compiled_flex_attention, attend, rectangles
 from lovec.tries.trie import TrieTokens
 
 HEADS, GROUPS, WIDTH, SCALE = 4, 2, 16, 0.3
@@ -102,3 +102,29 @@ def test_flex_attention_sees_the_same_pairs():
     with pytest.warns(UserWarning, match="flex_attention called without torch.compile"):
         out = flex_attention(query, key, value, block_mask=plan.block_mask, scale=SCALE)
     torch.testing.assert_close(out.transpose(1, 2), attend(query, key, value, SCALE, plan), atol=1e-5, rtol=1e-5)
+
+
+def test_flex_attention_is_compiled_for_many_variants_or_fails(monkeypatch):
+    """Uncompiled it would keep the scores of all pairs; torch compiles eight variants, and then warns and does that."""
+    options = {}
+    monkeypatch.setattr(torch, "compile", lambda function, **given: options.update(given) or function)
+    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 8)
+    _compiled_flex_attention.__wrapped__()
+    assert options == {"dynamic": True, "fullgraph": True} and torch._dynamo.config.recompile_limit == 64
+
+
+@pytest.mark.parametrize(
+    ("device", "triton", "compiler", "reason"),
+    [
+        ("cpu", False, False, None),
+        ("mps", True, True, "no attention over shared tokens for mps"),
+        ("cuda", False, True, "triton is not installed"),
+        ("cuda", True, False, "a C compiler"),
+        ("cuda", True, True, None),
+    ],
+)
+def test_what_a_device_needs_for_it(device, triton, compiler, reason, monkeypatch):
+    monkeypatch.setattr("lovec.tries.models.find_spec", lambda name: "there" if triton else None)
+    monkeypatch.setattr("lovec.tries.models.which", lambda name: f"/bin/{name}" if compiler else None)
+    found = missing_kernels(torch.device(device))
+    assert found is None if reason is None else reason in found

@@ -144,7 +144,7 @@ def measure(part: str, split: str, adapters: Mapping[str, str]) -> dict[str, Any
         truth: statistics.pvariance([s.factuality or 0.0 for row in group for s in row.sentences])
         for truth, group in (("knowledge", answers), ("source", [pair[1] for pair in pairs]))
     }
-    labels = {row.id: [s.factuality for s in row.sentences] for row in answers}
+    labels = {row.id: [s.factuality for s in row.sentences if s.factuality is not None] for row in answers}
     return {
         "split": split,
         "answers": len(pairs),

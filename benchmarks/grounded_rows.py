@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 from atlas_answers import SEED, Writer, write_further
 from grounded_atlas import ArticleOracle, values_of, with_article
@@ -22,8 +23,8 @@ from lovec.oracles import WorldOracle
 from lovec.text.sentences import split_sentences
 from lovec.types import Oracle, Record, Sentence
 
-FURTHER = 480
-"""Cities that the answers without articles are about, none of which is in a split of Atlas."""
+PLAIN = 480
+"""Number of answers without an article. They only keep what an adapter states, so fewer will do than with articles."""
 
 
 def sourced_answers(part: str) -> list[Record]:
@@ -46,11 +47,11 @@ def plain_answers(part: str, folder: Path) -> list[Record]:
         folder: keeps what SmolLM2 writes about further cities, in minutes, for the next run.
     """
     if part == "world":
-        return [replace(row, rejected=None) for row in World().load("train")]
+        return [replace(row, rejected=None) for row in Random(SEED).sample(World().load("train"), PLAIN)]
     folder.mkdir(parents=True, exist_ok=True)
     stored = stored_answers()["answers"]
     asked = {cities()[int(key)] for name in ("train", "more", "validation", "test") for key in stored[name]}
-    written = write_further(Writer(folder), FURTHER, SEED + 2, asked)
+    written = write_further(Writer(folder), PLAIN, SEED + 2, asked)
     return [_about_city(cities()[int(key)], answer) for key, answer in written.items() if answer]
 
 

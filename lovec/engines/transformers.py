@@ -219,7 +219,7 @@ class TransformersEngine:
             for begin in range(0, len(order), self.max_rows):
                 chunk = order[begin : begin + self.max_rows]
                 pairs = [(row, place) for row, at in enumerate(chunk) for place in places[at]]
-                index = torch.tensor(pairs, dtype=torch.long).reshape(len(pairs), 2)
+                index = torch.tensor(pairs, dtype=torch.long, device="cpu").reshape(len(pairs), 2)
                 cached = self._empty_rows()
                 cached.select([0] * len(chunk), [0] * len(chunk))
                 at_places = cached.places([len(texts[at]) for at in chunk]).of(index[:, 0], index[:, 1])
@@ -307,7 +307,7 @@ class TransformersEngine:
         places = rows.places([length + len(tree.ids) for length in new])
         found = []
         for row, (context, start) in enumerate(zip(contexts, starts, strict=True)):
-            before = torch.arange(start - 1 - have[row], len(context) - 1 - have[row])
+            before = torch.arange(start - 1 - have[row], len(context) - 1 - have[row], device="cpu")
             own = states[places.of(torch.full_like(before, row), before)]
             found.append(token_scores(self._model, own, context[start:], top))
         return logits, found

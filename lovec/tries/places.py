@@ -27,11 +27,12 @@ class TokenPlaces:
     def __init__(self, lengths: Sequence[int], device: torch.device, packed: bool) -> None:
         self.width = max(lengths)
         self.packed = packed
-        self._counts = counts = torch.tensor(lengths)
-        ends, rows = counts.cumsum(0), torch.arange(len(lengths))
+        # On the CPU whatever the default device is: what is read of them here would wait for another one.
+        self._counts = counts = torch.tensor(lengths, device="cpu")
+        ends, rows = counts.cumsum(0), torch.arange(len(lengths), device="cpu")
         self._begins = ends - counts if packed else self.width - counts
         self._row = torch.repeat_interleave(rows, counts).to(device)
-        columns = torch.arange(int(ends[-1])) - torch.repeat_interleave(ends, counts) + self.width
+        columns = torch.arange(int(ends[-1]), device="cpu") - torch.repeat_interleave(ends, counts) + self.width
         self._column = columns.to(device)
         self._rows = len(lengths)
 
@@ -39,8 +40,8 @@ class TokenPlaces:
         """Return the places of tokens, as indices of the first two dimensions of what the model computes.
 
         Args:
-            rows: [P] the row of each.
-            tokens: [P] which of the new tokens of its row it is; for a token before the first one, any place.
+            rows: [P] the row of each, on the CPU.
+            tokens: [P] which of the new tokens of its row it is, on the CPU; for one before the first, any place.
         """
         at = (self._begins[rows] + tokens).clamp(min=0)
         rows = torch.zeros_like(rows) if self.packed else rows
@@ -53,7 +54,7 @@ class TokenPlaces:
             number: of tokens of a row. A row may have one less; what comes in place of that means nothing.
         """
         at = self._begins + self._counts
-        return (at[:, None] + torch.arange(-number, 0)).clamp(min=0).flatten().to(self._row.device)
+        return (at[:, None] + torch.arange(-number, 0, device="cpu")).clamp(min=0).flatten().to(self._row.device)
 
     def packed_from(self, padded: Tensor) -> Tensor:
         """Return the tokens of rows, [B, W, ...], one after the other, [1, N, ...]; padded ones as they are."""

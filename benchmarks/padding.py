@@ -89,8 +89,8 @@ def table(results: Mapping[str, Any]) -> str:
     apart = max(found["largest_difference"] for found in results["texts"].values())
     lines += [
         "",
-        f"Medians of {results['rounds']} rounds, in brackets the range of the ratios; the probabilities of scores "
-        f"differ by at most {apart:.0e}. {versions_text(results)}.",
+        f"Medians of {results['rounds']} rounds, in brackets the range of the ratios. The probabilities of scores "
+        f"{f'differ by at most {apart:.0e}' if apart else 'are the same in both'}. {versions_text(results)}.",
     ]
     return "\n".join(lines)
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -66,6 +67,9 @@ TRUE_FROM = 0.75
 def train(part: str, seed: int, folder: Path, shared: Path) -> dict[str, float]:
     """Train the adapter of a part with sources, and before it the one without where none comes with the package.
 
+    Both begin with the adapter of Atlas. The one without sources says what it knows of the answers without an article,
+    and that is their labels for the one with sources.
+
     Args:
         part: "atlas" or "world".
         seed: of the training.
@@ -78,23 +82,23 @@ def train(part: str, seed: int, folder: Path, shared: Path) -> dict[str, float]:
     seconds = {}
     plain = plain_answers(part, shared)
     if part != "atlas":
-        seconds[WITHOUT] = _fit(part, plain, str(SHIPPED["atlas"]), WITHOUT, seed, folder)
-    before = without_sources(part, folder)
-    with open_session(MODEL, before) as session:
+        seconds[WITHOUT] = _fit(part, plain, WITHOUT, seed, folder)
+    with open_session(MODEL, without_sources(part, folder)) as session:
         tagger = IterativeTagger(session.engine, session.encoder)
         tagged = tag_in_parts(tagger, plain, f"{part}, answers without sources")
     stated = [row.with_factuality([confidence_of(s, "mean") for s in row.sentences]) for row in tagged]
-    seconds[TRAINED] = _fit(part, [*stated, *sourced_answers(part)], before, TRAINED, seed, folder)
+    seconds[TRAINED] = _fit(part, [*stated, *sourced_answers(part)], TRAINED, seed, folder)
     return seconds
 
 
-def _fit(part: str, rows: Sequence[Record], adapter: str, name: str, seed: int, folder: Path) -> float:
-    """Train an adapter further on answers, with sources if it is the one that reads them; return the seconds."""
+def _fit(part: str, rows: Sequence[Record], name: str, seed: int, folder: Path) -> float:
+    """Train the adapter of Atlas further on answers, with sources if it is to read them; return the seconds."""
     data = folder / f"{name}.jsonl"
     data.parent.mkdir(parents=True, exist_ok=True)
     write_records(data, rows)
     words = ["fit", *(word for config in SETTINGS["config"] for word in ("--config", config))]
-    words += ["--model.policy.adapter", adapter, "--model.policy.grounded", json.dumps(name == TRAINED)]
+    words += ["--model.policy.adapter", str(SHIPPED["atlas"])]
+    words += ["--model.policy.grounded", json.dumps(name == TRAINED)]
     words += ["--data", "lovec.datamodules.Demonstrations", "--data.path", str(data), "--data.val_fraction", "0"]
     for option, value in SETTINGS["options"].items():
         words += [f"--{option}", value if isinstance(value, str) else json.dumps(value)]
@@ -351,8 +355,10 @@ def _difference_lines(runs: Sequence[Mapping[str, Any]]) -> list[str]:
                 for run in runs
             ]
             drawn.append(resample(found, bases=[str(run["seed"]) for run in runs]))
-        ends = interval_values(*drawn)
-        cells = (f"{100 * ends[n][0]:+.1f} ({100 * ends[n][1]:+.1f} to {100 * ends[n][2]:+.1f})" for n in CALIBRATION)
+        ends = interval_values(*drawn, names=CALIBRATION)
+        cells = (
+            "-" if e is None else "{:+.1f} ({:+.1f} to {:+.1f})".format(*(100 * x for x in e)) for e in ends.values()
+        )
         lines.append(f"| {readout} | {' | '.join(cells)} |")
     return [*lines, ""]
 
@@ -376,8 +382,10 @@ def _written_lines(found: Mapping[str, Any] | None) -> list[str]:
 
 def _percent(rows: Sequence[Mapping[str, Any]], name: str) -> str:
     """Return the mean of a metric over seeds in percent, and behind it those of the seeds where there are several."""
-    values = [f"{100 * row[name]:.1f}" for row in rows]
-    mean = f"{100 * statistics.mean(row[name] for row in rows):.1f}"
+    mean, *values = (
+        "-" if math.isnan(value) else f"{100 * value:.1f}"
+        for value in (statistics.mean(row[name] for row in rows), *(row[name] for row in rows))
+    )
     return mean if len({*values}) == 1 else f"{mean} ({', '.join(values)})"
 
 

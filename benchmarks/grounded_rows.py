@@ -1,8 +1,8 @@
 """Answers that ``grounded.py`` trains on and measures, with articles and without, of real cities and of the world.
 
-Training has every labelled answer once with an article. Its answers without one keep what an adapter without sources
-states: they are labelled by that adapter, which has seen none of them more than once. So those of Atlas are about
-further cities, which SmolLM2 answers here, and those of the world are what its adapter saw once.
+Training has every labelled answer once with an article. Its answers without one are labelled by an adapter without
+sources, so that what it states is kept; it has seen none of them more than once. So those of Atlas are about further
+cities, which SmolLM2 answers here, and those of the world are what its adapter saw once.
 """
 
 from __future__ import annotations

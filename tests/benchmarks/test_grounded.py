@@ -70,9 +70,12 @@ def test_differences_by_knowledge_are_of_sentences_with_labels(grounded: Any) ->
     worse = {"a": [0.1, 0.9], "b": [0.8]}
     readouts = ("stated", "mean", "calibrated")
     both = {f"{name}, {readout}": found for name, found in (("one", worse), ("two", known)) for readout in readouts}
+    both["one, calibrated"] = {"a": [0.5, 0.5], "b": [0.5]}  # without an order
     run = {"seed": 0, "known": both, "labels": {"a": [1.0, 0.0], "b": [0.0]}}
     lines = grounded._difference_lines([run])
-    assert lines[0].startswith("By knowledge, less *two*") and lines[4].startswith("| stated | +73.3 (+60.0 to +80.0)")
+    assert lines[0].startswith("By knowledge, less *two*")
+    assert lines[4].startswith("| stated | +73.3 (+60.0 to +80.0)")
+    assert lines[6].endswith("| - |")
 
 
 def test_answers_without_an_article_are_of_no_city_that_is_asked_about(

@@ -102,7 +102,7 @@ def enough_memory(tokens: int) -> Iterator[None]:
     except torch.OutOfMemoryError as error:
         raise LovecError(
             f"a micro-batch of up to {tokens:,} tokens does not fit the memory of the device; give a lower "
-            "--model.micro_batch_tokens, which changes no result, or --model.policy.gradient_checkpointing true"
+            "--model.micro_batch_tokens, which changes rounding only, or --model.policy.gradient_checkpointing true"
         ) from error
 
 

@@ -39,7 +39,7 @@ from common import (
     versions_text,
 )
 from grounded_baselines import cross_fitted, read_by_baselines, tag_in_parts
-from grounded_rows import measured_answers, oracle_of, plain_answers, sourced_answers
+from grounded_rows import measured_answers, oracle_of, plain_answers, sourced_answers, with_stated
 
 from lovec.core.hub import SHIPPED
 from lovec.datasets.jsonl import write_records
@@ -67,8 +67,8 @@ TRUE_FROM = 0.75
 def train(part: str, seed: int, folder: Path, shared: Path) -> dict[str, float]:
     """Train the adapter of a part with sources, and before it the one without where none comes with the package.
 
-    Both begin with the adapter of Atlas. The one without sources says what it knows of the answers without an article,
-    and that is their labels for the one with sources.
+    Both begin with the adapter of Atlas. The one with sources learns from answers without an article what is true and,
+    to the same part, what the other states.
 
     Args:
         part: "atlas" or "world".
@@ -86,8 +86,8 @@ def train(part: str, seed: int, folder: Path, shared: Path) -> dict[str, float]:
     with open_session(MODEL, without_sources(part, folder)) as session:
         tagger = IterativeTagger(session.engine, session.encoder)
         tagged = tag_in_parts(tagger, plain, f"{part}, answers without sources")
-    stated = [row.with_factuality([confidence_of(s, "mean") for s in row.sentences]) for row in tagged]
-    seconds[TRAINED] = _fit(part, [*stated, *sourced_answers(part)], TRAINED, seed, folder)
+    labelled = [with_stated(row, stated) for row, stated in zip(plain, tagged, strict=True)]
+    seconds[TRAINED] = _fit(part, [*labelled, *sourced_answers(part)], TRAINED, seed, folder)
     return seconds
 
 

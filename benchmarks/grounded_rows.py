@@ -1,12 +1,14 @@
 """Answers that ``grounded.py`` trains on and measures, with articles and without, of real cities and of the world.
 
-Training has every labelled answer once with an article. Its answers without one are labelled by an adapter without
-sources, so that what it states is kept; it has seen none of them more than once. So those of Atlas are about further
-cities, which SmolLM2 answers here, and those of the world are what its adapter saw once.
+Training has every training answer once with an article. Its answers without one are other answers: those of Atlas are
+about further cities, which SmolLM2 answers here, and those of the world are what its adapter without sources saw once.
+Their labels are half what is true and half what that adapter states, so that they teach what is true without the noise
+of one label each.
 """
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -19,12 +21,13 @@ from lovec.datasets.atlas.asking import city_question
 from lovec.datasets.atlas.facts import City, cities
 from lovec.datasets.atlas.shipped import stored_answers
 from lovec.datasets.names import slug
-from lovec.oracles import WorldOracle
+from lovec.metrics.records import confidence_of
+from lovec.oracles import AtlasOracle, WorldOracle
 from lovec.text.sentences import split_sentences
 from lovec.types import Oracle, Record, Sentence
 
-PLAIN = 480
-"""Number of answers without an article. They only keep what an adapter states, so fewer will do than with articles."""
+PLAIN = 960
+"""Number of answers without an article; of Atlas fewer, where fewer cities are left whose answers name a country."""
 
 
 def sourced_answers(part: str) -> list[Record]:
@@ -40,7 +43,7 @@ def sourced_answers(part: str) -> list[Record]:
 
 
 def plain_answers(part: str, folder: Path) -> list[Record]:
-    """Return the answers of a part that training has without an article.
+    """Return the answers of a part that training has without an article, labelled by what is true.
 
     Args:
         part: "atlas" or "world".
@@ -52,12 +55,30 @@ def plain_answers(part: str, folder: Path) -> list[Record]:
     stored = stored_answers()["answers"]
     asked = {cities()[int(key)] for name in ("train", "more", "validation", "test") for key in stored[name]}
     written = write_further(Writer(folder), PLAIN, SEED + 2, asked)
-    return [_about_city(cities()[int(key)], answer) for key, answer in written.items() if answer]
+    rows = [_about_city(cities()[int(key)], answer) for key, answer in written.items() if answer]
+    return [row.with_factuality(labels) for row, labels in zip(rows, AtlasOracle().rate(rows), strict=True)]
 
 
 def _about_city(city: City, answer: str) -> Record:
+    meta = {"entity": city.name, "kind": "city", "geonames": city.id}
     sentences = tuple(map(Sentence, split_sentences(answer)))
-    return Record(f"atlas/further/{slug(city.name)}", city_question(city), answer=answer, sentences=sentences)
+    return Record(
+        f"atlas/further/{slug(city.name)}", city_question(city), answer=answer, sentences=sentences, meta=meta
+    )
+
+
+def with_stated(truth: Record, stated: Record) -> Record:
+    """Return an answer whose labels are half what is true and half the mean readout of what an adapter states.
+
+    Args:
+        truth: the answer, labelled by what is true; a sentence without a label takes what is stated.
+        stated: the same, tagged.
+    """
+    both = [
+        [value for value in (one.factuality, confidence_of(other, "mean")) if value is not None]
+        for one, other in zip(truth.sentences, stated.sentences, strict=True)
+    ]
+    return truth.with_factuality([statistics.mean(values) if values else None for values in both])
 
 
 def measured_answers(part: str, split: str) -> list[tuple[Record, Record]]:

@@ -87,12 +87,22 @@ def test_answers_without_an_article_are_of_no_city_that_is_asked_about(
 
     def written(writer: Any, number: int, seed: int, asked: Any) -> dict[str, str]:
         seen.append((number, {city.id for city in asked}))
-        return {"2911298": "Hamburg is a city in Germany. It lies in Europe.", "2950159": ""}
+        return {"2911298": "Hamburg is a city in Germany. The capital of Germany is Bonn.", "2950159": ""}
 
     monkeypatch.setattr(rows, "Writer", lambda folder: None)
     monkeypatch.setattr(rows, "write_further", written)
     (answer,) = rows.plain_answers("atlas", tmp_path)
-    assert answer.question == "Tell me about the city of Hamburg." and len(answer.sentences) == 2
+    assert answer.question == "Tell me about the city of Hamburg."
+    assert [sentence.factuality for sentence in answer.sentences] == [1, 0]
     ((number, asked),) = seen
     tested = {row.meta["geonames"] for split in ("validation", "test") for row in rows.atlas_answers(split)}
-    assert number == 480 and tested < asked and len(asked) > 1100
+    assert number == rows.PLAIN and tested < asked and len(asked) > 1100
+
+
+def test_labels_are_half_what_is_true_and_half_what_is_stated(grounded: Any) -> None:
+    texts = "It is one.", "It is two.", "It is three."
+    truth = [Sentence(text, factuality) for text, factuality in zip(texts, (1.0, 0.0, None), strict=True)]
+    stated = [Sentence(text, distribution=(*[0.0] * 5, 0.5, 0.5, *[0.0] * 4)) for text in texts]  # a mean of .55
+    rows = [Record("a", "Which?", sentences=tuple(sentences)) for sentences in (truth, stated)]
+    labelled = sys.modules["grounded_rows"].with_stated(*rows)
+    assert [sentence.factuality for sentence in labelled.sentences] == pytest.approx([0.775, 0.275, 0.55])

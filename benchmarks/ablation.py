@@ -64,7 +64,7 @@ of runs beside others.
 - **Free-form answers need the term on the text.** Without it every answer of expected reward is malformed, and with a
   tenth of it a third of DPO's sentences are, while given texts show nothing of that.
 - **GRPO learns more from the quadratic and the linear reward** than from the paper's, and with credit on the tag alone.
-  The temperature of sampling belongs into the loss: without it, at temperature 1, a fifth of the tags break. Dividing
+  The loss should use the sampling temperature: with a loss at temperature 1, a fifth of the tags break. Dividing
   advantages by the deviation of the batch instead of the group is worse.
 - **DPO needs wrong scores from the whole scale**, as the paper draws them: with wrong scores near the true ones it is
   no better than a second epoch of SFT.

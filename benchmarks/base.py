@@ -134,12 +134,14 @@ def page(results: Mapping[str, Any]) -> str:
 
 def _lines(results: Mapping[str, Any]) -> Iterator[str]:
     worlds = results["worlds"]
-    yield "# The models of the embedded world"
+    several = len(worlds) > 1
+    yield f"# The {'models' if several else 'model'} of the embedded world"
     yield ""
     others = "; the others have the same facts, and other documents, initial weights and order"
     yield (
-        "The criteria were written down before any method was trained on these models, and have not changed since. "
-        f"`world` comes with the package{others if len(worlds) > 1 else ''}."
+        "The criteria were written down before any method was trained on "
+        f"{'these models' if several else 'this model'}, and have not changed since. "
+        f"`world` comes with the package{others if several else ''}."
     )
     yield ""
     yield f"| Criterion | Bound | {' | '.join(worlds)} |"

@@ -27,7 +27,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import CALIBRATION, HEADINGS, ROOT, interval_text, interval_values, page_options, run_for_page, run_lovec
+from common import (
+    CALIBRATION,
+    HEADINGS,
+    ROOT,
+    interval_text,
+    interval_values,
+    page_options,
+    run_for_page,
+    run_lovec,
+    seeds_text,
+)
 from common import world_text as about
 
 from lovec.datamodules import World
@@ -240,8 +250,8 @@ def table(results: Mapping[str, Any]) -> str:
     ]
     brier_by = ", ".join(f"{float(d):g}: {100 * value:.2f}" for d, value in results["validation_brier"].items())
     lines += [
-        f"Percent, with 95 % intervals over questions; {results['answers']} test answers, seeds "
-        f"{', '.join(map(str, results['seeds']))}. The dependence that joins clauses is {results['dependence']:g}, the "
+        f"Percent, with 95 % intervals over questions; {results['answers']} test answers, "
+        f"{seeds_text(results['seeds'])}. The dependence that joins clauses is {results['dependence']:g}, the "
         f"best on validation answers (Brier score of all true, by dependence: {brier_by}). Written by "
         f"`benchmarks/clause_units.py`; {about(results)}.",
     ]

@@ -138,18 +138,25 @@ def interval_values(
     }
 
 
+VERDICTS = (
+    "*BS only*, *ECE-M only*: this interval lies below 0, and the other contains 0. *Not shown*: both contain 0. "
+    "*Worse*: none lies below 0, and at least one above. Where one lies below and the other above, both are named."
+)
+"""What pages say about the words of ``verdict`` but "holds"."""
+
+
 def verdict(entry: Mapping[str, Any]) -> str:
     """Return whether a method is better than another by BS and ECE-M, of the entry with their difference.
 
-    "holds" needs both intervals below 0, "the opposite" one above.
+    "holds" needs both intervals below 0; ``VERDICTS`` defines the other words.
     """
     names = CALIBRATION[:2]
-    sides = [side(entry[name]) for name in names]
-    if sides == [-1, -1]:
+    better, worse = ([METRICS[name].heading for name in names if side(entry[name]) == sign] for sign in (-1, 1))
+    if worse:
+        return f"{better[0]} better, {worse[0]} worse" if better else "worse"
+    if len(better) == len(names):
         return "holds"
-    if 1 in sides:
-        return "the opposite"
-    return f"{METRICS[names[sides.index(-1)]].heading} only" if -1 in sides else "not shown"
+    return f"{better[0]} only" if better else "not shown"
 
 
 def base_recipe() -> dict[str, Any]:
@@ -207,6 +214,11 @@ def select(rows: Iterable[ResultRow], **fields: Any) -> list[ResultRow]:
 def seeds_of(rows: Iterable[ResultRow]) -> list[int]:
     """Return the training seeds of rows, in ascending order."""
     return sorted({row.seed for row in rows if row.seed is not None})
+
+
+def seeds_text(seeds: Sequence[int]) -> str:
+    """Return seeds in words, such as "seed 0" and "seeds 0, 1"."""
+    return f"seed{'s' * (len(seeds) != 1)} {', '.join(map(str, seeds))}"
 
 
 def mean_text(rows: Iterable[ResultRow], name: str) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from common import CALIBRATION, HEADINGS, interval_text, mean_text, seeds_of, select, side, world_text
 
+from lovec.core.notices import counted
 from lovec.metrics.table import METRICS
 
 MODES = {"iterative": "Iterative tagging and baselines: the text is given", "free-form": "Free-form: text and scores"}
@@ -36,11 +37,11 @@ def page(results: Mapping[str, Any]) -> str:
     seeds = seeds_of(results["rows"])
     part = "" if results["part"] == 1 else f" Only {100 * results['part']:g} % of the test records: a trial."
     lines = [
-        "# Every baseline and every method on the embedded world",
+        "# Baselines and methods on the embedded world",
         "",
         "Written by `benchmarks/comparison.py`; the numbers are in `benchmarks/results/comparison.json`. Means over "
-        f"{len(seeds)} seed(s).{part} {world_text(results)}. All rows of a seed come from one `lovec test --config "
-        "comparison.yaml`, which took "
+        f"{counted(len(seeds), 'seed')}.{part} {world_text(results)}. All rows of a seed come from one `lovec test "
+        "--config comparison.yaml`, which took "
         f"{statistics.median(results['seconds'].values()) / 60:.1f} minutes (median), beside other work. "
         "The judge of Self-Cons, LUQ, Sem-Entropy and CCP is the exact comparison of facts, "
         "better than any judge there is for real text. The maps "
@@ -72,8 +73,8 @@ def baseline_table(results: Mapping[str, Any]) -> str:
         lines.append(f"| {method} | {' | '.join(cells)} |")
     seeds = len(seeds_of(results["rows"]))
     note = (
-        f"Percent; means over {seeds} seeds, text given. p(true)-ft is trained on the labels. CCP gives 0 to a "
-        f"sentence that states no fact which the judge can read. {world_text(results)}."
+        f"Percent; means over {counted(seeds, 'seed')}, text given. p(true)-ft is trained on the labels. CCP gives 0 "
+        f"to a sentence that states no fact which the judge can read. {world_text(results)}."
     )
     return "\n".join([*lines, "", note])
 
@@ -164,12 +165,12 @@ def _table(results: Mapping[str, Any], domain: str, mode: str, description: str)
     place = (domain, mode, None)
     entries = {e["method"]: e for e in results["intervals"] if (e["domain"], e["mode"], e["against"]) == place}
     lines = ["", f"## {domain}: {description}", ""]
-    lines += [f"| Method | {HEADINGS} | AURC | bad tags | c | f |", "|---|---|---|---|--:|--:|--:|--:|"]
+    lines += [f"| Method | {HEADINGS} | bad tags | c | f |", "|---|---|---|---|--:|--:|--:|"]
     for method in dict.fromkeys(row.method for row in rows):
         of_method = [row for row in rows if row.method == method]
         ends = entries.get(method, {})
         cells = [interval_text(ends.get(name), signed=False) or mean_text(of_method, name) for name in CALIBRATION]
-        others = ("aurc", "malformed", "mean_confidence", "mean_factuality")
+        others = ("malformed", "mean_confidence", "mean_factuality")
         lines.append(f"| {' | '.join([method, *cells, *(mean_text(of_method, name) for name in others)])} |")
     return lines
 

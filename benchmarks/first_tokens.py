@@ -77,9 +77,15 @@ def _lines(results: Mapping[str, Any]) -> Iterator[str]:
     ):
         yield from ["", f"## {title}", ""]
         if learned:
+            seeds = {len(row["seeds"]) for row in results["differences"] if row["method"] in LEARNED}
+            uncertain = (
+                "With one seed, these differences may be chance."
+                if seeds == {1}
+                else "Their differences are as uncertain as their range over seeds says."
+            )
             yield (
-                "They learn from the probabilities of scores at every tag, so a run with first tokens takes another "
-                "way, as a run of another seed does. Their differences are as uncertain as their range says."
+                "They learn from the probabilities of scores at every tag, so a run with first tokens ends with other "
+                f"weights, as a run of another seed does. {uncertain}"
             )
         else:
             yield (

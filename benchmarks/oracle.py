@@ -27,6 +27,7 @@ from common import (
     provenance,
     read_json,
     seeds_of,
+    seeds_text,
     select,
     side,
     test_folder,
@@ -239,10 +240,12 @@ def page(results: Mapping[str, Any]) -> str:
         cells = [percent([entry[key] for entry in entries]) for key in ("spearman", "brier", "mean", "truth")]
         sentences = sum(entry["n"] for entry in entries) // len(entries)
         lines.append(f"| {' | '.join([oracle, *cells, str(sentences)])} |")
+    seeds = seeds_of(rows)
+    means = "means over " if len(seeds) > 1 else ""
     lines += [
         "",
-        f"In %; BS, ECE-M and distance: lower is better, SC: higher; -: undefined. Sentences, stated scores, means "
-        f"over seeds {', '.join(map(str, seeds_of(rows)))}; intervals are over things (95 %, 2000 draws). "
+        "In %; BS, ECE-M and distance: lower is better, SC: higher; -: undefined. Sentences, stated scores, "
+        f"{means}{seeds_text(seeds)}; intervals are over things (95 %, 2000 draws). "
         f"{world_text(results)}.",
         "",
     ]

@@ -19,7 +19,18 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from common import CALIBRATION, HEADINGS, ROOT, interval_text, provenance, read_json, side, versions_text, write_json
+from common import (
+    CALIBRATION,
+    HEADINGS,
+    ROOT,
+    interval_text,
+    provenance,
+    read_json,
+    seeds_text,
+    side,
+    versions_text,
+    write_json,
+)
 from distil import lovec
 from world_intervals import records_in, tagged_path
 
@@ -111,11 +122,12 @@ def _lines(results: Mapping[str, Any]) -> Iterator[str]:
     yield "# Training on a base model in 4 bits"
     yield ""
     yield (
-        "Written by `benchmarks/qlora.py` from `benchmarks/results/qlora.json`. The embedded world, things of the "
-        f"trained kinds, stated score, percent; seeds {', '.join(map(str, results['seeds']))}. *float32* is the recipe "
-        "as it is; *4 bits* adds `qlora.yaml`: NF4 with double quantisation, products in bfloat16, an optimiser with "
-        "states of 8 bits. f is the mean factuality of the sentences; those of free-form answers are the model's own. "
-        "In brackets 95 % intervals over questions and seeds; a difference is bold where its interval leaves out 0. "
+        "Written by `benchmarks/qlora.py` from `benchmarks/results/qlora.json`. The embedded world "
+        f"`{results['variant']}`, things of the trained kinds, stated score, percent; {seeds_text(results['seeds'])}. "
+        "*float32* is the recipe as it is; *4 bits* adds `qlora.yaml`: NF4 with double quantisation, products in "
+        "bfloat16, an optimiser with states of 8 bits. f is the mean factuality of the sentences; those of free-form "
+        "answers are the model's own. In brackets 95 % intervals over questions and seeds; a difference is bold where "
+        "its interval leaves out 0. "
         f"{versions_text(results)}."
     )
     yield from ("", f"| Method | Mode | Base | {HEADINGS} | f |", "|---|---|---|---|---|---|---|")

@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
-from common import CALIBRATION, ROOT, interval_text, replace_between, side, verdict
+from common import CALIBRATION, ROOT, VERDICTS, interval_text, replace_between, side, verdict
 from real_data import FOLDS, SETS, is_folded
 from real_results import CLAIMS, METRICS, VARIANT
 from world_tables import MODES
@@ -68,6 +68,7 @@ SHORT = {
 }
 """What stands above README's table."""
 FREE_TEXT = "The answers are other models': the tagger reads them and writes none."
+CONSTANT = "Best constant"
 LUQ = "LUQ"
 """The method that seconds are compared with: ten sampled answers, as in the paper."""
 
@@ -99,7 +100,10 @@ def readme_table(results: Mapping[str, Any]) -> str:
             for name, group in rows:
                 place = {"data": data, "method": name, "domain": domain, "mode": mode, "readout": "stated"}
                 ends = _interval(results, **place, against=None)
-                cells = [_value(group, ends, metric).partition(" ")[0] for metric in metrics]
+                cells = [
+                    "-" if _is_undefined(metric, name) else _value(group, ends, metric).partition(" ")[0]
+                    for metric in metrics
+                ]
                 if set(cells) != {"-"}:
                     lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join([*lines, "", _caption(results, data)])
@@ -260,7 +264,7 @@ def _sentences(results: Mapping[str, Any], data: str, domain: str, readout: str)
                 place = {"data": data, "method": name, "domain": domain, "mode": mode, "readout": readout}
                 ends = _interval(results, **place, against=None)
                 drawn, seeds_of_all = _seeds(ends.get("seeds", ())), _seeds(row["seed"] for row in group)
-                cells = [_value(group, ends, metric) for metric in metrics]
+                cells = ["-" if _is_undefined(metric, name) else _value(group, ends, metric) for metric in metrics]
                 cells += [_mean(group, metric) for metric in ("malformed", "mean_confidence", "mean_factuality")]
                 intervals = f"; intervals: {drawn}" if drawn and drawn != seeds_of_all else ""
                 lines.append(f"| {' | '.join([name, *cells, seeds_of_all + intervals])} |")
@@ -294,7 +298,7 @@ def _claims(results: Mapping[str, Any], data: str) -> list[str]:
         for mode, heading in MODES.items():
             place = {"data": data, "method": method, "against": other, "domain": domain, "mode": mode}
             if entry := _interval(results, **place, readout="stated"):
-                cells = [_signed(entry[name]) for name in CALIBRATION]
+                cells = ["-" if _is_undefined(name, method, other) else _signed(entry[name]) for name in CALIBRATION]
                 own, plural = _seeds(entry["seeds"]), "s" * (len(entry["seeds"]) > 1)
                 seeds = "" if own == every else f" ({part}{plural} {own})"
                 lines.append(f"| {' | '.join([f'{method}, {other}{seeds}', heading, *cells, verdict(entry)])} |")
@@ -305,12 +309,20 @@ def _claims(results: Mapping[str, Any], data: str) -> list[str]:
         "### What holds here",
         "",
         f"Differences by stated scores, over the {part}s that both methods have ({every}; others are named). A claim "
-        "holds where the intervals of BS and ECE-M both lie below 0.",
+        f"holds where the intervals of BS and ECE-M both lie below 0. {VERDICTS}",
         "",
         f"| Better than | Mode | {' | '.join(INFO[name].heading for name in CALIBRATION)} | |",
         "|---|---|---|---|---|---|",
         *lines,
     ]
+
+
+def _is_undefined(metric: str, *methods: str) -> bool:
+    """Return whether a metric of these methods, or of their difference, says nothing.
+
+    The best constant has no rank correlation. Over folds it is another number in each, and would get one by that.
+    """
+    return metric == "spearman" and CONSTANT in methods
 
 
 def _signed(ends: Sequence[float] | None) -> str:
@@ -350,25 +362,27 @@ def _seconds(results: Mapping[str, Any], data: str) -> list[str]:
     if not found:
         return []
     reference = found.get((LUQ, "iterative"))
+    compared = " *LUQ takes*: how many times as much processor time LUQ takes, with ten samples." if reference else ""
+    headings = ["Method", "Mode", "s", "CPU-s", *["LUQ takes"] * bool(reference)]
     lines = [
         "",
         "### Seconds per answer",
         "",
         "One thread; of the clock, and of the processor, which other programs on the machine change less. Free-form "
         "times hold the writing of the answer; methods on given texts wait for that of others (*Answers*: plain ones "
-        "of the bare model). *LUQ takes*: how many times as much processor time LUQ takes, with ten samples.",
+        f"of the bare model).{compared}",
         "",
-        "| Method | Mode | s | CPU-s | LUQ takes |",
-        "|---|---|---|---|---|",
+        f"| {' | '.join(headings)} |",
+        "|---" * len(headings) + "|",
     ]
     for method in (*ORDER, "Answers"):
         for mode, heading in MODES.items():
             if timed := found.get((method, mode)):
                 wall, cpu = (mean(entry[clock] for entry in timed) for clock in ("seconds", "cpu_seconds"))
-                times = (
-                    "-" if reference is None or cpu <= 0 else f"{mean(r['cpu_seconds'] for r in reference) / cpu:.1f}"
-                )
-                lines.append(f"| {method} | {heading} | {wall:.2f} | {cpu:.2f} | {times} |")
+                cells = [method, heading, f"{wall:.2f}", f"{cpu:.2f}"]
+                if reference:
+                    cells.append(f"{mean(r['cpu_seconds'] for r in reference) / cpu:.1f}" if cpu > 0 else "-")
+                lines.append(f"| {' | '.join(cells)} |")
     return lines
 
 

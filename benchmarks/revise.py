@@ -307,7 +307,7 @@ def _clause_lines(parts: Mapping[str, Any]) -> list[str]:
         return []
     lines = [
         "| World, test answers | `--min_confidence` | sentences left, whole or in part | mean truth | shortened "
-        "| of these, of no form that the oracle reads |",
+        "| of these, without a template of the oracle |",
         "|---|--:|--:|--:|--:|--:|",
     ]
     for row in rows:

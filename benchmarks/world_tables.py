@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from common import CALIBRATION, HEADINGS, interval_text, mean_text, seeds_of, select, side, verdict, world_text
+from common import (
+    CALIBRATION,
+    HEADINGS,
+    VERDICTS,
+    interval_text,
+    mean_text,
+    seeds_of,
+    select,
+    side,
+    verdict,
+    world_text,
+)
 
 from lovec.types import ResultRow, to_rating
 
@@ -53,8 +64,9 @@ FINDINGS = """
   is as good as the mean of its distribution (.1 to .2 points of BS more), and on given texts better than that of the
   other methods. SFT with a map has a lower ECE-M, and ranks badly. Distil states eight scores, expected reward two or
   three ([why](ablation.md)).
-- **Out of domain only Distil's stated score is below the best constant's BS**, on given texts, without a map: training
-  saw no company. Free-form none is, and every method's answers are less true there than those of the untrained model.
+- **Out of domain only Distil's stated score has a lower BS than the best constant**, on given texts, without a map, and
+  the difference may be chance (-1.3, -3.1 to +0.4): training saw no company. Free-form none has, and every method's
+  answers are less true there than those of the untrained model.
 - **Other questions about the same people are answered badly**: about a third of what is stated is true. SFT hardly
   notices; all but SFT, SFT-2 and ORPO state low scores, and are better than the best constant. **Answers about one
   fact**, of one sentence with no text before it, are rated too high by all methods; no stated score is below the best
@@ -157,7 +169,7 @@ def _claims(results: Mapping[str, Any]) -> list[str]:
         "## What holds here",
         "",
         "In domain, stated score; differences with 95 % intervals over things and training seeds. A claim holds where "
-        "both intervals lie below 0.",
+        f"both intervals lie below 0. {VERDICTS}",
         "",
         "| Better than | Mode | BS | ECE-M | |",
         "|---|---|---|---|---|",

@@ -3,8 +3,9 @@
     python docs/picture.py           # the adapter that comes with lovec, minutes
     python docs/picture.py runs/demo/distil
 
-The model answers questions about the test cities of Atlas. Of the answers that have true and wrong sentences and none
-in between, the one is shown whose confidences separate the two best; README says so. Needs Chromium and Pillow.
+The model answers questions about the test cities of Atlas. Of the answers that have both true and wrong sentences, and
+none that is partly true, the one is shown whose confidences separate the two best; README says so. Needs Chromium and
+Pillow.
 """
 
 from __future__ import annotations
@@ -116,8 +117,9 @@ def caption(answer: Record, mixed: int, number: int) -> str:
     return (
         f"![{alt}](docs/tagged.png)\n\n"
         "*SmolLM2, a model of 135 million parameters, with the adapter that comes with lovec. Of its answers about "
-        f"{number} cities that training left out, {mixed} have true and wrong sentences and none in between; this is "
-        "the one whose confidences separate the two best, and [the tables](#results) say how good they are on average.*"
+        f"{number} cities that training left out, {mixed} have both true and wrong sentences, and none that is partly "
+        "true; this is the one whose confidences separate the two best, and [the tables](#results) say how good they "
+        "are on average.*"
     )
 
 

@@ -182,6 +182,48 @@ def test_the_side_of_an_interval_is_the_one_that_is_shown():
     assert [common.side(interval) for interval in ends] == [-1, 0, 1, 0, 0]
 
 
+BELOW, AROUND, ABOVE = [-0.02, -0.03, -0.01], [0.0, -0.01, 0.01], [0.02, 0.01, 0.03]
+
+
+@pytest.mark.parametrize(
+    ("brier", "ece_m", "said"),
+    [
+        (BELOW, BELOW, "holds"),
+        (BELOW, AROUND, "BS only"),
+        (AROUND, BELOW, "ECE-M only"),
+        (AROUND, AROUND, "not shown"),
+        (AROUND, None, "not shown"),
+        (AROUND, ABOVE, "worse"),
+        (ABOVE, AROUND, "worse"),
+        (ABOVE, ABOVE, "worse"),
+        (BELOW, ABOVE, "BS better, ECE-M worse"),
+        (ABOVE, BELOW, "ECE-M better, BS worse"),
+    ],
+)
+def test_a_method_is_worse_only_where_it_is_better_by_nothing(brier, ece_m, said):
+    assert common.verdict({"brier": brier, "ece_m": ece_m}) == said
+
+
+def test_pages_define_the_words_of_their_verdicts(runs, tmp_path):
+    assert all(f"*{word}*" in common.VERDICTS for word in ("BS only", "ECE-M only", "Not shown", "Worse"))
+    page = tables.full_tables(world.collect([0, 1], tmp_path))
+    assert page.index("## What holds here") < page.index(common.VERDICTS) < page.index("| Better than |")
+
+
+def test_seeds_are_named_in_the_singular_and_the_plural():
+    assert [common.seeds_text(seeds) for seeds in ([0], [0, 1])] == ["seed 0", "seeds 0, 1"]
+
+
+def test_differences_of_one_seed_are_not_said_to_have_a_range():
+    first_tokens = load_script("first_tokens")
+    row = {"method": "Distil", "mode": "iterative", "readout": "stated", "brier": [0.1], "ece_m": [0.1]}
+    about = {"versions": {"torch": "2"}, "date": "2026-01-01", "commit": "abc", "machine": "a machine"}
+    one = {**about, "differences": [{**row, "spearman": [0.1], "seeds": [0]}]}
+    two = {**about, "differences": [{**row, **{name: [0.1, 0.2] for name in first_tokens.NAMES}, "seeds": [0, 1]}]}
+    assert "With one seed, these differences may be chance." in first_tokens.page(one)
+    assert "as uncertain as their range" in first_tokens.page(two) and "With one seed" not in first_tokens.page(two)
+
+
 def test_a_diagram_shows_the_methods_that_exist(runs, tmp_path):
     world.draw(runs[0], tmp_path / "diagram.svg")
     text = (tmp_path / "diagram.svg").read_text()

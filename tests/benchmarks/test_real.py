@@ -501,6 +501,27 @@ def test_order_has_a_column_where_claims_are_known():
     assert "| SFT | 21.0 | 5.0 | - | 70.0 |" in pages.readme_table(results)
 
 
+def test_a_constant_has_no_correlation_where_folds_have_different_ones():
+    results = small("bios", "Bios")
+    results["entries"][0]["rows"][0][8] = -0.073
+    place = {**results["intervals"][0], "method": "DPO", "against": "Best constant"}
+    results["intervals"].append({**place, "spearman": [0.2, 0.1, 0.3]})
+    lines = pages.page(results).splitlines()
+    assert [line for line in lines if line.startswith("| Best constant | 24.0 | 5.0 | - |")]
+    assert (
+        "| DPO, Best constant | Text given | **-10.0 (-12.0 to -8.0)** | **-2.0 (-3.0 to -1.0)** | - | holds |" in lines
+    )
+    assert "| Best constant | 24.0 | 5.0 | - |" in pages.readme_table(results)
+
+
+def test_without_luq_there_is_no_column_for_it():
+    results = small()
+    results["entries"] = [entry for entry in results["entries"] if entry["method"] != "LUQ"]
+    text = pages.page(results)
+    assert "LUQ takes" not in text and "\n| Method | Mode | s | CPU-s |\n|---|---|---|---|\n" in text
+    assert "| DPO | Text given | 4.00 | 2.00 |" in text.splitlines()
+
+
 def test_folds_are_named_and_people_s_sets_have_their_titles():
     text = pages.page(small("bios", "Bios"))
     fewer = "1 for Best constant, LUQ; compare them with others on the same folds"

@@ -602,6 +602,8 @@ def test_the_page_is_made_of_a_real_test(compared: tuple[Path, Comparison, int],
     text = page(results)
     for name in ("Vanilla", "LUQ + A", "Asked-ft", "A + isotonic", "B, no previous scores"):
         assert f"| {name} | " in text
+    assert text.startswith("# Baselines and methods on the embedded world\n")
+    assert "| BS | ECE-M | SC | bad tags | c | f |" in text, "a column for every metric that is kept"
     assert text.index("What holds") < text.index("Running time") < text.index("rows: Iterative")
     with pytest.raises(SystemExit, match="no finished run"):
         benchmark.collect([0, 1], tmp_path)

@@ -53,6 +53,7 @@ def main(name: str, run: Path) -> None:
     rounded = {key: tensor.to(torch.bfloat16) for key, tensor in tensors.items()}
     save_file(rounded, target / WEIGHTS, {"format": "pt"})
     options = json.loads((source / OPTIONS).read_text(encoding="utf-8")) | {"base_model_name_or_path": BASES[name]}
+    options["target_modules"].sort()  # PEFT writes a set
     write_text(target / OPTIONS, json.dumps(options, indent=1) + "\n")
     shutil.copy(source / "lovec.json", target)
     with TemporaryDirectory() as folder:

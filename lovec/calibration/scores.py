@@ -22,7 +22,7 @@ from lovec.calibration.fitting import Fitted, Labelled, Words, fit_labelled
 from lovec.calibration.judged import LEAST_GROUPS, corrected_labels, judged_guarantee
 from lovec.calibration.logistic import Array
 from lovec.calibration.maps import Stack
-from lovec.core.files import read_json, write_text
+from lovec.core.files import read_json
 from lovec.core.notices import counted
 from lovec.core.plain import PlainObject, Within, checked_numbers, checked_object, checked_text, read_object, wrong
 from lovec.core.settings import check_range
@@ -563,11 +563,6 @@ def load_calibration(path: str | os.PathLike[str]) -> ScoreCalibration:
 def calibration_text(calibration: ScoreCalibration) -> str:
     """Return the content of the file of a calibration."""
     return json.dumps(calibration.to_dict(), ensure_ascii=False, allow_nan=False, indent=1) + "\n"
-
-
-def write_calibration(path: str | os.PathLike[str], calibration: ScoreCalibration) -> None:
-    """Write a calibration of scores, whole or not at all; a file that is there is replaced."""
-    write_text(path, calibration_text(calibration))
 
 
 CALIBRATION_NAME = "calibration.json"

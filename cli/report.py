@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -16,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from lovec.core.files import check_run_folder, check_unused, write_text
 from lovec.core.notices import counted
-from lovec.core.progress import note
+from lovec.core.progress import Heartbeat, doing
 from lovec.core.settings import check_count
 from lovec.types import LovecError
 
@@ -31,7 +29,6 @@ if TYPE_CHECKING:
     from lovec.reports.table import Table
 
 _DRAWS = 1000  # of the bootstrap behind the intervals
-_EVERY = 5.0  # seconds between lines of progress where there is no terminal
 _MARK = "Written by lovec"
 
 
@@ -75,7 +72,11 @@ def run(words: list[str], last: bool = True) -> None:
         _check_folder(folder)
     from lovec.reports.table import print_table
 
-    with _Steps() as on_step:
+    with Heartbeat(), doing("report") as activity:
+
+        def on_step(name: str) -> None:
+            activity.what = f"report: {name}"
+
         report = _measured(options, on_step)
         try:
             message = _write_report(report, options, folder, on_step)
@@ -90,27 +91,6 @@ def run(words: list[str], last: bool = True) -> None:
     print(message)
     if last:
         say_next((f"python -m webbrowser {shlex.quote(str(folder / 'index.html'))}", "look at the page"))
-
-
-class _Steps:
-    """Says on standard error which step runs: on a terminal in one line, elsewhere now and then."""
-
-    def __enter__(self) -> Callable[[str], None]:
-        self._terminal = sys.stderr.isatty()
-        self._begin = self._said = time.monotonic()
-        return self._step
-
-    def __exit__(self, *error: object) -> None:
-        if self._terminal:
-            note("\r\033[K", end="")
-
-    def _step(self, name: str) -> None:
-        now = time.monotonic()
-        if not self._terminal and now - self._said < _EVERY:
-            return
-        self._said = now
-        line = f"report: {name} ({now - self._begin:.0f} s)"
-        note(f"\r{line[:79]}\033[K" if self._terminal else line, end="" if self._terminal else "\n")
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -28,6 +28,9 @@ from lovec.core.files import write_text
 from lovec.core.templates import load_template
 from lovec.metrics.table import MetricInfo
 from lovec.reports.texts import HERE
+
+if TYPE_CHECKING:
+    from lovec.metrics.bootstrap import Interval
 
 _ARROWS = {"lower": "↓", "higher": "↑"}
 _GAP = 2  # spaces between the columns of a terminal
@@ -163,9 +166,25 @@ def metric_column(info: MetricInfo, group: str = "") -> Column:
     return Column(info.heading, group, info.better)
 
 
-def metric_cell(value: float | None, info: MetricInfo) -> Cell:
-    """Return a cell with a value of a metric; an undefined value (None, NaN, infinite) is printed as "-"."""
-    return Cell(info.text(value), _finite(value))
+def metric_cell(value: float | None, info: MetricInfo, low: float | None = None, high: float | None = None) -> Cell:
+    """Return a cell with a value of a metric, and its interval where there is one.
+
+    Args:
+        value: the value; an undefined one (None, NaN, infinite) is printed as "-".
+        info: the metric.
+        low: lower end of the interval; None or NaN where there is none.
+        high: its upper end, likewise.
+    """
+    if low is None or high is None or math.isnan(low) or math.isnan(high):
+        return Cell(info.text(value), _finite(value))
+    return Cell(info.text(value), _finite(value), low, high, f"{info.text(low)} to {info.text(high)}")
+
+
+def interval_cell(interval: Interval | None, info: MetricInfo) -> Cell:
+    """Return a cell with a value of a metric and its interval; None is a value that is not known."""
+    if interval is None:
+        return metric_cell(None, info)
+    return metric_cell(interval.value, info, interval.low, interval.high)
 
 
 def legend(metrics: Iterable[MetricInfo]) -> str:

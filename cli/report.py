@@ -7,7 +7,6 @@ import os
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +18,7 @@ from lovec.core.settings import check_count
 from lovec.types import LovecError
 
 from .console import check_folder_name, say_next
+from .pages import foot, has_own_page
 from .parser import OneLineParser
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from lovec.reports.table import Table
 
 _DRAWS = 1000  # of the bootstrap behind the intervals
-_MARK = "Written by lovec"
 
 
 def run(words: list[str], last: bool = True) -> None:
@@ -118,11 +117,8 @@ def _measured(options: argparse.Namespace, on_step: Callable[[str], None]) -> _R
 
 def _check_folder(folder: Path) -> None:
     """Refuse a folder that holds a page, tables or plots which no earlier report has written."""
-    try:
-        if _MARK in (folder / "index.html").read_text(encoding="utf-8", errors="replace"):
-            return
-    except OSError:  # there is no page yet
-        pass
+    if has_own_page(folder):
+        return
     for name in ("index.html", "tables", "plots"):
         check_unused(folder / name, "no report has written it: give another --out")
 
@@ -153,7 +149,7 @@ def _write_report(report: _Report, options: argparse.Namespace, folder: Path, on
         plots,
         _answers(run, report.lead, options.answers),
         left_out,
-        f"{_MARK} {import_module('lovec').__version__}.",
+        foot(),
         lead=report.lead,
         provenance=provenance(run),
         places=places,

@@ -26,7 +26,7 @@ from rich.text import Text
 
 from lovec.core.files import write_text
 from lovec.core.templates import load_template
-from lovec.metrics.table import MetricInfo
+from lovec.metrics.table import MetricInfo, finite
 from lovec.reports.texts import HERE
 
 if TYPE_CHECKING:
@@ -176,8 +176,8 @@ def metric_cell(value: float | None, info: MetricInfo, low: float | None = None,
         high: its upper end, likewise.
     """
     if low is None or high is None or math.isnan(low) or math.isnan(high):
-        return Cell(info.text(value), _finite(value))
-    return Cell(info.text(value), _finite(value), low, high, f"{info.text(low)} to {info.text(high)}")
+        return Cell(info.text(value), finite(value))
+    return Cell(info.text(value), finite(value), low, high, f"{info.text(low)} to {info.text(high)}")
 
 
 def interval_cell(interval: Interval | None, info: MetricInfo) -> Cell:
@@ -308,7 +308,7 @@ def csv_text(table: Table) -> str:
     for line in table.lines:
         row: list[Any] = [line.section, line.name, "paper" if line.paper else "ours"]
         for cell, width in zip(line.cells, widths, strict=True):
-            numbers = [_finite(number) for number in (cell.value, cell.low, cell.high)] if cell else [None] * 3
+            numbers = [finite(number) for number in (cell.value, cell.low, cell.high)] if cell else [None] * 3
             words = cell.text if cell and cell.text != "-" else ""
             row += [words if numbers[0] is None else numbers[0], *numbers[1:width]]
         writer.writerow(row)
@@ -348,10 +348,10 @@ def _latex_number(text: str) -> str:
 def json_text(table: Table) -> str:
     """Return a table as JSON, with fields named as in the classes here; what is not finite is null."""
 
-    def finite(fields: list[tuple[str, Any]]) -> dict[str, Any]:
-        return {name: _finite(value) if isinstance(value, float) else value for name, value in fields}
+    def all_finite(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+        return {name: finite(value) if isinstance(value, float) else value for name, value in fields}
 
-    return json.dumps(asdict(table, dict_factory=finite), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    return json.dumps(asdict(table, dict_factory=all_finite), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def write_table(table: Table, folder: Path, intervals: bool = True) -> None:
@@ -402,7 +402,3 @@ def _console_markup(table: Table, intervals: bool, unicode: bool) -> str:
 
 def _markdown_escaped(text: str) -> str:
     return re.sub(r"([\\`*_\[\]<>|])", r"\\\1", " ".join(text.split()))
-
-
-def _finite(value: float | None) -> float | None:
-    return None if value is None or not math.isfinite(value) else value

@@ -17,7 +17,7 @@ import argparse
 import json
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,9 +33,6 @@ from lovec.calibration.conformal import (
     conformal_scores,
     conformal_threshold,
     holds,
-    in_best_order,
-    in_random_order,
-    keeps_as_published,
     passages_of,
     retention,
     risk_threshold,
@@ -75,6 +72,31 @@ def stand_in(records: Sequence[Record]) -> list[Record]:
         pairs = zip(record.sentences, parts, strict=True)
         tagged.append(replace(record, sentences=tuple(replace(s, token_logps=tuple(p.tolist())) for s, p in pairs)))
     return tagged
+
+
+def in_best_order(passages: Iterable[Passage], seed: int) -> list[Passage]:
+    """Return passages whose scores tell true from false: 1 for a true sentence, for a false one random in [0, 1)."""
+    return [
+        Passage([1.0 if is_right else score for score, is_right in zip(scores, true, strict=True)], true)
+        for scores, true in in_random_order(passages, seed)
+    ]
+
+
+def in_random_order(passages: Iterable[Passage], seed: int) -> list[Passage]:
+    """Return passages whose sentences all have scores, drawn at random from [0, 1)."""
+    rng = np.random.default_rng(seed)
+    return [Passage(rng.random(len(true)).tolist(), true) for _, true in passages]
+
+
+def kept_as_published(passage: Passage, threshold: float) -> list[bool]:
+    """Return which of the sentences that the authors' code keeps, those from the threshold on, are true.
+
+    That keeps the sentence whose score is the threshold, with which the share of true ones falls below a in the passage
+    that it is from. The published thresholds are reproduced; their guarantee is not sound, since where scores tie, as
+    stated scores do, a new passage fails at the same score.
+    """
+    pairs = zip(passage.scores, passage.true, strict=True)
+    return [is_right for score, is_right in pairs if score is not None and score >= threshold]
 
 
 def tried(passages: Sequence[Passage], splits: int, seed: int) -> list[dict[str, Any]]:
@@ -216,8 +238,7 @@ def _band(alpha: float, draws: int) -> float:
 
 def _as_published(passage: Passage, threshold: float, share: float) -> bool:
     """Return whether a promise is kept where the sentences at the threshold are kept as well."""
-    pairs = zip(passage.scores, passage.true, strict=True)
-    kept = [is_right for score, is_right in pairs if keeps_as_published(score, threshold)]
+    kept = kept_as_published(passage, threshold)
     return not kept or sum(kept) / len(kept) >= share
 
 

@@ -19,6 +19,7 @@ from typing import Any
 import yaml
 
 from lovec.core.notices import nearest
+from lovec.core.plain import nested
 
 from .console import is_first_process, remark
 from .errors import UsageError, one_line
@@ -146,7 +147,7 @@ def arrange(command: str, words: Sequence[str]) -> list[str]:
         raise UsageError("--ckpt_path is empty; give auto, last, best or the path of a .ckpt file")
     checkpoint = given or _last(recipe.get("ckpt_path") for recipe in recipes)
     if checkpoint and is_name(checkpoint):
-        folders = (_trainer(recipe).get("default_root_dir") for recipe in recipes)
+        folders = (nested(recipe, "trainer", "default_root_dir") for recipe in recipes)
         folder = value_of(flags, "--trainer.default_root_dir") or _last(folders) or "."
         if checkpoint == "auto" and command != "fit":
             raise UsageError(f"--ckpt_path auto is for fit; {command} needs last, best or the path of a .ckpt file")
@@ -168,9 +169,9 @@ def _last(values: Iterable[Any]) -> str | None:
     return next((str(value) for value in reversed([*values]) if value), None)
 
 
-def _trainer(recipe: Mapping[str, Any]) -> Mapping[str, Any]:
-    trainer = recipe.get("trainer")
-    return trainer if isinstance(trainer, Mapping) else {}
+def _class_name(spec: Any) -> Any:
+    """Return the class that a setting names: by its name alone, or beside its settings."""
+    return spec.get("class_path") if isinstance(spec, Mapping) else spec
 
 
 def add_working_directory() -> None:
@@ -190,9 +191,8 @@ def base_recipe(recipes: Sequence[Mapping[str, Any]], flags: Sequence[str]) -> R
     """
     base = read_recipe(BASE)
     models = [*(recipe.get("model") for recipe in recipes), value_of(flags, "--model", "--model.class_path")]
-    classes = [model.get("class_path") if isinstance(model, Mapping) else model for model in models]
     settings = base.pop("model")
-    if (name := next(filter(None, classes), None)) is not None:
+    if (name := next(filter(None, map(_class_name, models)), None)) is not None:
         base["model"] = {"class_path": name, **settings}
     elif any(models):
         raise UsageError(
@@ -207,26 +207,17 @@ def _refuse_worlds_model(recipes: Sequence[Mapping[str, Any]], flags: Sequence[s
     Raises:
         UsageError: so it is.
     """
-    named = [_at(recipe, "model", "init_args", "policy", "model") for recipe in recipes]
-    named += [_at(recipe, "model", "policy", "model") for recipe in recipes]
+    named = [nested(recipe, "model", "init_args", "policy", "model") for recipe in recipes]
+    named += [nested(recipe, "model", "policy", "model") for recipe in recipes]
     if any(named) or value_of(flags, "--model.policy.model", "--model.init_args.policy.model", "--model.policy"):
         return
-    data = [_at(recipe, "data") for recipe in recipes]
-    data.append(value_of(flags, "--data", "--data.class_path"))
-    classes = [spec.get("class_path") if isinstance(spec, Mapping) else spec for spec in data]
-    chosen = next((str(name) for name in reversed(classes) if name), "World")
+    data = [*(recipe.get("data") for recipe in recipes), value_of(flags, "--data", "--data.class_path")]
+    chosen = _last(map(_class_name, data)) or "World"
     if chosen.rpartition(".")[2] in ("Demonstrations", "Preferences", "Prompts"):
         raise UsageError(
             f"nothing names the model for the data {chosen}, and the one of base.yaml knows an invented world only; "
             "give --model.policy.model NAME (world, if your files are about it), or a --config that names it"
         )
-
-
-def _at(settings: Any, *keys: str) -> Any:
-    """Return a nested setting; None where it is not set."""
-    for key in keys:
-        settings = settings.get(key) if isinstance(settings, Mapping) else None
-    return settings
 
 
 def saved_recipe(checkpoint: Path, command: str, recipes: Sequence[Recipe], flags: Sequence[str]) -> Recipe | None:
@@ -261,8 +252,7 @@ def saved_recipe(checkpoint: Path, command: str, recipes: Sequence[Recipe], flag
             *(recipe.get(section) for recipe in recipes),
             value_of(flags, f"--{section}", f"--{section}.class_path"),
         ]
-        named = [spec.get("class_path") if isinstance(spec, Mapping) else spec for spec in named]
-        classes.update((section, name) for name in named if isinstance(name, str))
+        classes.update((section, name) for name in map(_class_name, named) if isinstance(name, str))
     part = RecipeFilter(classes)
     recipe = part.taken(saved, run_folder(checkpoint))
     left_out = [left for left in part.left_out if not _is_given(left.option, given)]
@@ -323,5 +313,5 @@ def _other_keys(settings: Any) -> Iterator[Any]:
     """Yield the keys of nested settings that are not text."""
     if isinstance(settings, dict):
         yield from (key for key in settings if not isinstance(key, str))
-    for nested in settings.values() if isinstance(settings, dict) else settings if isinstance(settings, list) else ():
-        yield from _other_keys(nested)
+    for inner in settings.values() if isinstance(settings, dict) else settings if isinstance(settings, list) else ():
+        yield from _other_keys(inner)

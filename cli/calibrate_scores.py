@@ -20,8 +20,9 @@ from lovec.types import LovecError, Promise
 
 from .console import say_next, warn
 from .errors import UsageError
+from .pages import foot
 from .parser import OneLineParser
-from .score import add_column_options, beside, check_folder, columns_of, foot, named_columns
+from .score import add_column_options, beside, check_folder, columns_of, named_columns
 
 if TYPE_CHECKING:
     from lovec.calibration import Fitted, Promised, ScoreCalibration

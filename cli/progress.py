@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from lovec.core.notices import counted
-from lovec.core.progress import EVERY, EVERY_ON_TERMINAL, LINES, Heartbeat, doing, note
+from lovec.core.progress import EVERY, EVERY_ON_TERMINAL, LINES, Heartbeat, doing
 from lovec.labelling import Counts, Progress
 
 _COUNTS = ("labelled", "labelled in part", "not labelled", "abstained", "failed", "left out")
@@ -28,7 +28,6 @@ class ProgressLines:
     def __init__(self, stage: str, oracle: Any) -> None:
         self._now, self._oracle = Progress(stage, 0, 0, {}), oracle
         self._sentences = 0
-        self._terminal = sys.stderr.isatty()
         self._begin = self._printed = time.monotonic()
         self._begun = False
 
@@ -45,17 +44,13 @@ class ProgressLines:
     def end(self) -> None:
         """Print the last line, unless there was nothing to report."""
         if self._begun:
-            self._print(end="\n")
+            LINES.write(self._line(), last=True)
 
     def _print_if_due(self) -> None:
-        if time.monotonic() - self._printed >= (EVERY_ON_TERMINAL if self._terminal else EVERY):
-            self._print(end="" if self._terminal else "\n")
-
-    def _print(self, end: str) -> None:
-        self._printed, self._begun = time.monotonic(), True
-        LINES.restart()
-        line = self._line()
-        note(f"\r{line}\033[K" if self._terminal else line, end=end)
+        # By a clock of its own: lines of the heartbeat must not put those off that say how much is done.
+        if time.monotonic() - self._printed >= (EVERY_ON_TERMINAL if sys.stderr.isatty() else EVERY):
+            self._printed, self._begun = time.monotonic(), True
+            LINES.write(self._line())
 
     def _line(self) -> str:
         now, seconds = self._now, max(time.monotonic() - self._begin, 1e-9)

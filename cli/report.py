@@ -5,22 +5,20 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lovec.core.files import check_run_folder, check_unused, write_text
 from lovec.core.notices import counted
-from lovec.core.progress import note
+from lovec.core.progress import Heartbeat, doing
 from lovec.core.settings import check_count
 from lovec.types import LovecError
 
 from .console import check_folder_name, say_next
+from .pages import foot, has_own_page
 from .parser import OneLineParser
 
 if TYPE_CHECKING:
@@ -31,8 +29,6 @@ if TYPE_CHECKING:
     from lovec.reports.table import Table
 
 _DRAWS = 1000  # of the bootstrap behind the intervals
-_EVERY = 5.0  # seconds between lines of progress where there is no terminal
-_MARK = "Written by lovec"
 
 
 def run(words: list[str], last: bool = True) -> None:
@@ -75,7 +71,11 @@ def run(words: list[str], last: bool = True) -> None:
         _check_folder(folder)
     from lovec.reports.table import print_table
 
-    with _Steps() as on_step:
+    with Heartbeat(), doing("report") as activity:
+
+        def on_step(name: str) -> None:
+            activity.what = f"report: {name}"
+
         report = _measured(options, on_step)
         try:
             message = _write_report(report, options, folder, on_step)
@@ -90,27 +90,6 @@ def run(words: list[str], last: bool = True) -> None:
     print(message)
     if last:
         say_next((f"python -m webbrowser {shlex.quote(str(folder / 'index.html'))}", "look at the page"))
-
-
-class _Steps:
-    """Says on standard error which step runs: on a terminal in one line, elsewhere now and then."""
-
-    def __enter__(self) -> Callable[[str], None]:
-        self._terminal = sys.stderr.isatty()
-        self._begin = self._said = time.monotonic()
-        return self._step
-
-    def __exit__(self, *error: object) -> None:
-        if self._terminal:
-            note("\r\033[K", end="")
-
-    def _step(self, name: str) -> None:
-        now = time.monotonic()
-        if not self._terminal and now - self._said < _EVERY:
-            return
-        self._said = now
-        line = f"report: {name} ({now - self._begin:.0f} s)"
-        note(f"\r{line[:79]}\033[K" if self._terminal else line, end="" if self._terminal else "\n")
 
 
 @dataclass(frozen=True)
@@ -138,11 +117,8 @@ def _measured(options: argparse.Namespace, on_step: Callable[[str], None]) -> _R
 
 def _check_folder(folder: Path) -> None:
     """Refuse a folder that holds a page, tables or plots which no earlier report has written."""
-    try:
-        if _MARK in (folder / "index.html").read_text(encoding="utf-8", errors="replace"):
-            return
-    except OSError:  # there is no page yet
-        pass
+    if has_own_page(folder):
+        return
     for name in ("index.html", "tables", "plots"):
         check_unused(folder / name, "no report has written it: give another --out")
 
@@ -173,7 +149,7 @@ def _write_report(report: _Report, options: argparse.Namespace, folder: Path, on
         plots,
         _answers(run, report.lead, options.answers),
         left_out,
-        f"{_MARK} {import_module('lovec').__version__}.",
+        foot(),
         lead=report.lead,
         provenance=provenance(run),
         places=places,

@@ -289,14 +289,9 @@ class RecipeFilter:
         self.left_out.append(LeftOut(option, value, reason))
 
 
-def known_classes() -> frozenset[str]:
-    """Return the names of the classes that are taken from a checkpoint, short ones and those with their module."""
-    return frozenset(_classes())
-
-
 @cache
-def _classes() -> dict[str, type]:
-    """Return the classes that are taken from a checkpoint, by all their names."""
+def known_classes() -> dict[str, type]:
+    """Return the classes that are taken from a checkpoint, by all their names: short ones and those with a module."""
     from torch import optim
 
     found = {path: getattr(import_module(path.rpartition(".")[0]), path.rpartition(".")[2]) for path in _CLASSES}
@@ -312,7 +307,7 @@ def _classes() -> dict[str, type]:
 
 def _class_named(path: Any) -> type | None:
     """Return the class of a name that is taken from a checkpoint, also where it has moved since; None for others."""
-    return _classes().get(new_name(path) or path) if isinstance(path, str) else None
+    return known_classes().get(new_name(path) or path) if isinstance(path, str) else None
 
 
 def _trainer() -> type:

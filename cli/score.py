@@ -6,7 +6,6 @@ import re
 import shlex
 from argparse import Namespace
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,7 @@ from lovec.datasets.rows import check_rows
 from lovec.types import LovecError
 
 from .console import check_folder_name, say_next
+from .pages import foot, has_own_page
 from .parser import OneLineParser
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 _DRAWS = 1000  # of the bootstrap behind the intervals
 _MANY = 100_000  # rows of which a reader is told that they take a while
-_MARK = "Written by lovec"
 
 
 def run(words: list[str]) -> None:
@@ -176,11 +175,6 @@ def beside(path: str, command: str, suffix: str | None = None) -> Path:
     return plain.with_name(plain.stem + name)
 
 
-def foot() -> str:
-    """Return the sentence at the end of the pages that commands about scores write."""
-    return f"{_MARK} {import_module('lovec').__version__}."
-
-
 def check_folder(folder: Path, command: str, redo: bool) -> None:
     """Refuse a folder that holds something, unless an earlier call has written it and it is to be replaced.
 
@@ -189,12 +183,7 @@ def check_folder(folder: Path, command: str, redo: bool) -> None:
     """
     check_folder_name(folder)
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-        try:
-            ours = _MARK in (folder / "index.html").read_text(encoding="utf-8", errors="replace")
-            ours = ours and (folder / "tables" / "scores.csv").is_file()
-        except OSError:
-            ours = False
-        if not ours:
+        if not (has_own_page(folder) and (folder / "tables" / "scores.csv").is_file()):
             raise LovecError(f"{folder} exists and `lovec {command}` has not written it; give another --out")
         if not redo:
             raise LovecError(f"{folder} exists; give --redo to replace it, or another --out")

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from lovec.core.plain import inside, nested
 from lovec.datasets.layouts import read_any
 from lovec.text.untag import untag
 from lovec.types import LovecError, Record
 
-from .saved_recipe import Recipe, parse_recipe
+from .saved_recipe import parse_recipe
 
 
 @dataclass(frozen=True)
@@ -85,14 +85,13 @@ def trained_on(run: Path, visited: frozenset[Path] = frozenset()) -> Iterator[Tr
             recipe = parse_recipe(path.read_text(encoding="utf-8"), str(path))
         except (LovecError, OSError, ValueError):
             continue  # no training of lovec's wrote it
-        data, seed = _settings(recipe, "data"), recipe.get("seed_everything")
+        data, seed = inside(recipe, "data", "init_args"), recipe.get("seed_everything")
         held_out = 0.0 if data.get("val_path") else data.get("val_fraction", 0.0)
         for name in ("path", "unlabelled"):
             if isinstance(data.get(name), str):
                 share = held_out if name == "path" and isinstance(held_out, float) else 0.0
                 yield Trained(run, Path(data[name]), share, seed if isinstance(seed, int) else 0)
-        policy = _settings(recipe, "model").get("policy")
-        adapter = policy.get("adapter") if isinstance(policy, dict) else None
+        adapter = nested(recipe, "model", "init_args", "policy", "adapter")
         if isinstance(adapter, str) and (earlier := run_of(Path(adapter))).resolve() not in visited:
             yield from trained_on(earlier, visited)
 
@@ -100,12 +99,6 @@ def trained_on(run: Path, visited: frozenset[Path] = frozenset()) -> Iterator[Tr
 def run_of(adapter: Path) -> Path:
     """Return the folder of the run that has written an adapter, or the folder itself where it lies in none."""
     return adapter.parent if adapter.name == "adapter" else adapter
-
-
-def _settings(recipe: Recipe, section: str) -> dict[str, Any]:
-    found = recipe.get(section)
-    settings = found.get("init_args") if isinstance(found, dict) else None
-    return settings if isinstance(settings, dict) else {}
 
 
 def _asked(record: Record) -> str:

@@ -231,6 +231,11 @@ class Record:
         return bool(self.sentences) and all(s.factuality is not None for s in self.sentences)
 
     @property
+    def has_labels(self) -> bool:
+        """Whether a sentence has a factuality."""
+        return any(s.factuality is not None for s in self.sentences)
+
+    @property
     def finished(self) -> bool:
         """Whether the answer ends by itself; ``meta["finished"]`` is False where a limit has cut it."""
         return self.meta.get("finished") is not False

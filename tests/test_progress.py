@@ -65,3 +65,13 @@ def test_a_heartbeat_is_silent_where_lines_are_written_anyway(
             time.sleep(0.05)
             progress.LINES.write(f"line {number}")
     assert capsys.readouterr().err.splitlines() == [f"lovec: line {number}" for number in range(5)]
+
+
+def test_a_line_of_a_terminal_fits_it_and_the_last_one_stays(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "90")
+    progress.LINES.write("x" * 200)
+    progress.LINES.write("y" * 200, last=True)
+    assert capsys.readouterr().err == f"\r{'x' * 89}\033[K\r\r{'y' * 200}\033[K\n"

@@ -98,6 +98,18 @@ class Judge(Protocol):
         """
 
 
+def support(judge: Judge, claims: Sequence[Claim]) -> list[float]:
+    """Return how well the text of each claim supports its sentence, as a judge says.
+
+    Raises:
+        LovecError: the judge did not return one number in [0, 1] for each claim.
+    """
+    found = _one_for_each(judge, claims, judge.support(claims))
+    for value in found:
+        check_range(f"the support that {type(judge).__name__} gave a claim", value, at_least=0, at_most=1)
+    return found
+
+
 def relations(judge: Judge, claims: Sequence[Claim]) -> list[Relation]:
     """Return for every claim whether its text entails its sentence, contradicts it, or neither.
 
@@ -107,16 +119,27 @@ def relations(judge: Judge, claims: Sequence[Claim]) -> list[Relation]:
     Raises:
         LovecError: the judge did not return one relation, or one number in [0, 1], for each claim.
     """
-    name, own = type(judge).__name__, getattr(judge, "relations", None)
-    found: list[Any] = list(own(claims) if own is not None else judge.support(claims))
-    if len(found) != len(claims):
-        raise LovecError(f"{name} returned {len(found)} values for {len(claims)} claims, expected one for each")
+    own = getattr(judge, "relations", None)
+    if own is None:
+        return ["entailment" if value > 0.5 else "contradiction" for value in support(judge, claims)]
+    found = _one_for_each(judge, claims, own(claims))
     for value in found:
-        if own is not None:
-            check_choice(f"a relation that {name} returned", value, Relation)
-        else:
-            check_range(f"the support that {name} gave a claim", value, at_least=0, at_most=1)
-    return found if own is not None else ["entailment" if value > 0.5 else "contradiction" for value in found]
+        check_choice(f"a relation that {type(judge).__name__} returned", value, Relation)
+    return found
+
+
+def _one_for_each(judge: Judge, claims: Sequence[Claim], values: Iterable[Any]) -> list[Any]:
+    """Return what a judge said of claims.
+
+    Raises:
+        LovecError: these are not as many values as claims.
+    """
+    found = list(values)
+    if len(found) != len(claims):
+        raise LovecError(
+            f"{type(judge).__name__} returned {len(found)} values for {len(claims)} claims, expected one for each"
+        )
+    return found
 
 
 @dataclass(frozen=True)

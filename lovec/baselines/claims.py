@@ -6,14 +6,14 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Annotated
 
-from lovec.baselines.base import Baseline, BaselineResources, Claim, Judge, relations
-from lovec.baselines.judges import YesNoJudge
+from lovec.baselines.base import Claim, Judge
+from lovec.baselines.judged import JudgedBaseline
 from lovec.baselines.plain import PlainText, plain_texts
 from lovec.core.settings import PlainWord, Setting
-from lovec.types import MOST_TOP, Record, TokenScores, check_ready, token_scorer
+from lovec.types import MOST_TOP, Record, TokenScores, token_scorer
 
 
-class ClaimConditioned(Baseline):
+class ClaimConditioned(JudgedBaseline):
     """Claim-conditioned probability (CCP; Fadeeva et al. 2024, arXiv 2403.04696) of whole sentences.
 
     For every token of a sentence, the ``top`` most probable tokens in its place are put there instead, one at a time,
@@ -38,27 +38,14 @@ class ClaimConditioned(Baseline):
         LovecError: ``top`` is out of range; when tagging, the engine gives no log-probabilities of given tokens.
     """
 
-    _judge: Judge  # from `attach`
-
     def __init__(
         self,
         top: Annotated[int, Setting(at_least=1, at_most=MOST_TOP)] = 10,
         judge: Judge | None = None,
         name: PlainWord = "CCP",
     ) -> None:
-        super().__init__(name)
+        super().__init__(judge, name)
         self.top = top
-        self.judge = judge
-
-    def check_ready(self) -> None:
-        """Refuse a judge that lacks what it needs."""
-        check_ready(self.judge)
-
-    def attach(self, resources: BaselineResources) -> None:
-        """Use these resources, and the judge they have where none was passed, from now on."""
-        super().attach(resources)
-        self._judge = self.judge or resources.judge or YesNoJudge()
-        self._judge.attach(resources)
 
     def confidences(self, records: Sequence[Record]) -> list[list[float | None]]:
         """Return the claim-conditioned probability of every sentence; None where it does not fit the context."""
@@ -79,7 +66,7 @@ class ClaimConditioned(Baseline):
             asked = [claim for _, _, tokens in places for _, others in tokens for claim, _ in others]
             asked += [Claim(records[at], s.text, s.text) for at, i, _ in places for s in [records[at].sentences[i]]]
             claims = {(claim.record.id, claim.premise, claim.hypothesis): claim for claim in asked}
-            relation = dict(zip(claims, relations(self._judge, list(claims.values())), strict=True))
+            relation = dict(zip(claims, self.relations(list(claims.values())), strict=True))
         for number, at, tokens in places:
             name, sentence = records[number].id, records[number].sentences[at].text
             confidence = float(relation[name, sentence, sentence] != "neutral")

@@ -8,15 +8,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
-from lovec.baselines.base import Baseline, BaselineResources, Claim, Judge, Work
-from lovec.baselines.judges import YesNoJudge
+from lovec.baselines.base import Claim, Judge, Work
+from lovec.baselines.judged import JudgedBaseline
 from lovec.baselines.samples import brought_samples
-from lovec.core.settings import Count, PlainWord, check_range
+from lovec.core.settings import Count, PlainWord
 from lovec.text.sentences import split_sentences
-from lovec.types import LovecError, Record, check_ready
+from lovec.types import Record
 
 
-class SampleBaseline(Baseline, ABC):
+class SampleBaseline(JudgedBaseline, ABC):
     """Compares every sentence with samples, other answers to the same question, by a judge; see :meth:`compare`.
 
     Args:
@@ -32,40 +32,8 @@ class SampleBaseline(Baseline, ABC):
     setting_names: ClassVar[str] = "{} of the baseline '{kind}'"
 
     def __init__(self, samples: Count = 10, judge: Judge | None = None, name: PlainWord | None = None) -> None:
-        super().__init__(name)
+        super().__init__(judge, name)
         self.samples = samples
-        self.judge = judge
-        self._attached_judge: Judge | None = None
-
-    def support(self, claims: Sequence[Claim]) -> list[float]:
-        """Return how well the text of each claim supports its sentence, as the judge says.
-
-        Raises:
-            LovecError: the judge did not return one number in [0, 1] for each.
-        """
-        assert self._attached_judge is not None
-        name = type(self._attached_judge).__name__
-        values = list(self._attached_judge.support(claims))
-        if len(values) != len(claims):
-            raise LovecError(f"{name} returned {len(values)} values for {len(claims)} claims, expected one for each")
-        for value in values:
-            check_range(f"the support that {name} gave a claim", value, at_least=0, at_most=1)
-        return values
-
-    def check_ready(self) -> None:
-        """Refuse a judge that lacks what it needs."""
-        check_ready(self.judge)
-
-    def attach(self, resources: BaselineResources) -> None:
-        """Use these resources, and the judge they have where none was passed, from now on."""
-        super().attach(resources)
-        judge = self.judge or resources.judge or YesNoJudge()
-        judge.attach(resources)
-        self.judge_by(judge)
-
-    def judge_by(self, judge: Judge) -> None:
-        """Use a judge, which is attached already, from now on; it is all that :meth:`compare` needs."""
-        self._attached_judge = judge
 
     def work(self, records: Sequence[Record]) -> Work:
         """Return what it takes; samples that a record brings are not written."""
@@ -88,7 +56,10 @@ class SampleBaseline(Baseline, ABC):
 
     @abstractmethod
     def compare(self, records: Sequence[Record], samples: Sequence[Sequence[str]]) -> list[list[float | None]]:
-        """Return a confidence for every sentence of answers, given samples as ``[records][samples]``."""
+        """Return a confidence for every sentence of answers, given samples as ``[records][samples]``.
+
+        Of all resources it needs the judge only, see :meth:`judge_by`.
+        """
 
 
 class _SampleComparison(SampleBaseline, ABC):

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from lovec.baselines.base import Claim, Judge, relations
+from lovec.baselines.base import Claim, Judge
 from lovec.baselines.consistency import SampleBaseline
 from lovec.core.settings import Count, PlainWord
 from lovec.text.sentences import split_sentences
@@ -78,7 +78,6 @@ class SemanticEntropy(SampleBaseline):
 
     def _group(self, all_meanings: Sequence[_Meanings]) -> None:
         """Group the statements of all sentences, one counterpart at a time, so that judges get many claims at once."""
-        assert self._attached_judge is not None
         for turn in range(max((len(meanings.counterparts) for meanings in all_meanings), default=0)):
             due = [meanings for meanings in all_meanings if turn < len(meanings.counterparts)]
             claims = {
@@ -86,7 +85,7 @@ class SemanticEntropy(SampleBaseline):
                 for meanings in due
                 for claim in meanings.claims(turn)
             }
-            found = relations(self._attached_judge, list(claims.values()))
+            found = self.relations(list(claims.values()))
             entailed = {key for key, relation in zip(claims, found, strict=True) if relation == "entailment"}
             for meanings in due:
                 meanings.join(turn, entailed)

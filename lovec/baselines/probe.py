@@ -85,7 +85,7 @@ class LinearProbe(Baseline):
         Raises:
             LovecError: the labelled sentences belong to fewer than two questions; or as for the class.
         """
-        self._fit([record for record in records if _has_labels(record)])
+        self._fit([record for record in records if record.has_labels])
 
     def held_out(self, records: Sequence[Record]) -> list[list[float | None]]:
         """Fit the probe, and return values of the same records that their own labels have no part in.
@@ -99,7 +99,7 @@ class LinearProbe(Baseline):
         """
         import torch  # here, so that other baselines load none
 
-        answers = [record for record in records if _has_labels(record)]
+        answers = [record for record in records if record.has_labels]
         found, states, labels, parts = self._fit(answers)
         each = [
             held_out_values(states[:, at], labels, parts, penalty) for at, penalty in enumerate(self.chosen.values())
@@ -109,8 +109,8 @@ class LinearProbe(Baseline):
         for (at, i), value in zip(found, values.tolist(), strict=True):
             held[at][i] = value
         rows = iter(held)
-        rest = iter(self.confidences([record for record in records if not _has_labels(record)]))
-        return [next(rows if _has_labels(record) else rest) for record in records]
+        rest = iter(self.confidences([record for record in records if not record.has_labels]))
+        return [next(rows if record.has_labels else rest) for record in records]
 
     def _fit(self, answers: Sequence[Record]) -> tuple[list[tuple[int, int]], Tensor, Tensor, Tensor]:
         """Fit the probe to answers of which each has labels.
@@ -188,10 +188,6 @@ def _reader(engine: Engine, name: str) -> _StateReader:
         )
     reader: Any = engine
     return reader  # type: ignore[no-any-return]
-
-
-def _has_labels(record: Record) -> bool:
-    return any(sentence.factuality is not None for sentence in record.sentences)
 
 
 def _label(records: Sequence[Record], at: int, sentence: int) -> float:

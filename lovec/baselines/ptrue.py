@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
-from lovec.baselines.base import Baseline, BaselineResources, Wording, Work
+from lovec.baselines.asked import AskedBaseline
+from lovec.baselines.base import Wording
 from lovec.core.settings import PlainWord
 from lovec.encoding import Encoder
 from lovec.encoding.reply_scoring import SentenceQuestion, first_reply_probability
 from lovec.types import Record
 
 
-class PTrue(Baseline):
+class PTrue(AskedBaseline):
     """Asks whether each sentence is true, with the whole answer as context.
 
     c = p(True) / (p(True) + p(False)), with the probabilities of the two replies: of the whole strings, or of their
@@ -23,8 +23,6 @@ class PTrue(Baseline):
         name: its name in tables; None is "p(true)", or "p(true)-ft" with an adapter.
     """
 
-    _question: SentenceQuestion  # from `attach`
-
     def __init__(self, adapter: str | None = None, name: PlainWord | None = None) -> None:
         super().__init__(name or ("p(true)" if adapter is None else "p(true)-ft"), adapter)
 
@@ -33,18 +31,6 @@ class PTrue(Baseline):
         """Return the question, which training asks as well; its replies are True and False, in this order."""
         return SentenceQuestion(encoder, wording.p_true, (wording.true, wording.false), name)
 
-    def attach(self, resources: BaselineResources) -> None:
-        """Ask the model of these resources from now on."""
-        super().attach(resources)
-        self._question = self.question(resources.encoder, resources.wording, self.name)
-
-    def work(self, records: Sequence[Record]) -> Work:
-        """Return what it takes: the prompts of an answer's sentences are read, what they share once."""
-        return replace(super().work(records), tokens=self._question.tokens(self.resources.engine, records))
-
     def confidences(self, records: Sequence[Record]) -> list[list[float | None]]:
         """Return the probability of True among the two replies; None where the prompt does not fit the context."""
-        engine = self.resources.engine
-        with self.watch.phase("scoring"):
-            logps = self._question.score_sentences(engine, records)
-        return [[first_reply_probability(replies) for replies in row] for row in logps]
+        return [[first_reply_probability(replies) for replies in row] for row in self.reply_logps(records)]

@@ -6,13 +6,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from lovec.baselines.base import Baseline, BaselineResources, Work
+from lovec.baselines.asked import AskedBaseline
+from lovec.baselines.base import Wording
 from lovec.core.settings import PlainWord
+from lovec.encoding import Encoder
 from lovec.encoding.reply_scoring import SentenceQuestion
 from lovec.types import DEFAULT_SCALE, Record, Sentence
 
 
-class VerbalConfidence(Baseline):
+class VerbalConfidence(AskedBaseline):
     """Asks for a confidence from 0 to 10 in each sentence, with the whole answer as context.
 
     The eleven replies are scored as ``SentenceQuestion`` does: the stated score is the most probable one, and no reply
@@ -22,21 +24,14 @@ class VerbalConfidence(Baseline):
         name: its name in tables.
     """
 
-    _question: SentenceQuestion  # from `attach`
-
     def __init__(self, name: PlainWord = "Verb-Conf") -> None:
         super().__init__(name)
 
-    def attach(self, resources: BaselineResources) -> None:
-        """Ask the model of these resources from now on."""
-        super().attach(resources)
-        wording = resources.wording
+    @staticmethod
+    def question(encoder: Encoder, wording: Wording, name: str) -> SentenceQuestion:
+        """Return the question, whose replies are the numbers 0 to 10."""
         replies = [wording.score.format(score=word) for word in DEFAULT_SCALE.words]
-        self._question = SentenceQuestion(resources.encoder, wording.verbal, replies, self.name)
-
-    def work(self, records: Sequence[Record]) -> Work:
-        """Return what it takes: the prompts of an answer's sentences are read, what they share once."""
-        return replace(super().work(records), tokens=self._question.tokens(self.resources.engine, records))
+        return SentenceQuestion(encoder, wording.verbal, replies, name)
 
     def tag(self, records: Sequence[Record]) -> list[Record]:
         """Return the records with score, confidence and distribution of every sentence.
@@ -44,12 +39,9 @@ class VerbalConfidence(Baseline):
         The score is the most probable number, the lowest of equals; all three are None where the prompt does not fit
         the model's context.
         """
-        engine = self.resources.engine
-        with self.watch.phase("scoring"):
-            logps = self._question.score_sentences(engine, records)
         return [
             replace(record, sentences=tuple(map(_scored, record.sentences, row)))
-            for record, row in zip(records, logps, strict=True)
+            for record, row in zip(records, self.reply_logps(records), strict=True)
         ]
 
     def confidences(self, records: Sequence[Record]) -> list[list[float | None]]:

@@ -376,7 +376,8 @@ def calibrate_answers(
     """
     fit_on, promise_on = list(answers), list(answers)
     if promised and not isinstance(readout, str):
-        fit_on, promise_on = _halves(answers, seed)
+        half = random_half((answer.id for answer in answers), seed)
+        fit_on, promise_on = [a for a in answers if a.id in half], [a for a in answers if a.id not in half]
     labelled = Labelled.of(fit_on, readout)
     fitted = fit_labelled(labelled, maps, folds, seed)
     if earlier is not None:
@@ -446,12 +447,11 @@ def check_promises(guarantees: Sequence[Guarantee]) -> None:
                 )
 
 
-def _halves(answers: Sequence[Answer], seed: int) -> tuple[list[Answer], list[Answer]]:
-    """Divide answers at random into two halves; answers with the same id stay together."""
-    names = list(dict.fromkeys(answer.id for answer in answers))
+def random_half(groups: Iterable[str], seed: int) -> set[str]:
+    """Return the names of one random half of the groups, given the group of every row."""
+    names = list(dict.fromkeys(groups))
     order = np.random.default_rng(seed).permutation(len(names))
-    first = {names[index] for index in order[: (len(names) + 1) // 2]}
-    return [a for a in answers if a.id in first], [a for a in answers if a.id not in first]
+    return {names[index] for index in order[: (len(names) + 1) // 2]}
 
 
 def _readout(value: Any, _: str) -> str | tuple[str, ...]:

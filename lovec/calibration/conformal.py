@@ -26,7 +26,7 @@ from numpy.typing import ArrayLike
 from lovec.calibration.logistic import Array
 from lovec.core.notices import counted
 from lovec.core.plain import PlainObject, Share, checked_number, plain_object, read_object, wrong
-from lovec.core.settings import check_choice, check_range, check_seed
+from lovec.core.settings import check_choice, check_range
 from lovec.types import LovecError, Promise, Record, Sentence
 
 TRUE_FROM = 0.5
@@ -308,16 +308,6 @@ def keeps(score: float | None, threshold: float) -> bool:
     return score is not None and score > threshold
 
 
-def keeps_as_published(score: float | None, threshold: float) -> bool:
-    """Return whether the authors' code keeps a sentence: its score is at least the threshold.
-
-    That keeps the sentence whose score is the threshold, with which the share of true ones falls below a in the passage
-    that it is from. The published thresholds are reproduced; their guarantee is not sound, since where scores tie, as
-    stated scores do, a new passage fails at the same score.
-    """
-    return score is not None and score >= threshold
-
-
 class Retention(NamedTuple):
     """What a threshold keeps.
 
@@ -354,21 +344,6 @@ def holds(passage: Passage, threshold: float, share: float = 1.0) -> bool:
     """Return whether at least a share of the kept sentences of a passage is true; also where nothing is kept."""
     kept = [is_right for score, is_right in zip(passage.scores, passage.true, strict=True) if keeps(score, threshold)]
     return not kept or sum(kept) / len(kept) >= share
-
-
-def in_best_order(passages: Iterable[Passage], seed: int = 0) -> list[Passage]:
-    """Return passages whose scores tell true from false: 1 for a true sentence, for a false one random in [0, 1)."""
-    return [
-        Passage([1.0 if is_right else score for score, is_right in zip(scores, true, strict=True)], true)
-        for scores, true in in_random_order(passages, seed)
-    ]
-
-
-def in_random_order(passages: Iterable[Passage], seed: int) -> list[Passage]:
-    """Return passages whose sentences all have scores, drawn at random from [0, 1)."""
-    check_seed("seed", seed)
-    rng = np.random.default_rng(seed)
-    return [Passage(rng.random(len(true)).tolist(), true) for _, true in passages]
 
 
 def _threshold(value: Any, name: str) -> float:

@@ -15,14 +15,14 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from lovec.calibration.calibration import FittedMap, Promised, check_promises, fitted_fields
+from lovec.calibration.calibration import FittedMap, Promised, check_promises, fitted_fields, random_half
 from lovec.calibration.conformal import TRUE_FROM, Guarantee, Passage, guarantee
 from lovec.calibration.files import MOST_BYTES
 from lovec.calibration.fitting import Fitted, Labelled, Words, fit_labelled
 from lovec.calibration.judged import LEAST_GROUPS, corrected_labels, judged_guarantee
 from lovec.calibration.logistic import Array
 from lovec.calibration.maps import Stack
-from lovec.core.files import read_json, write_text
+from lovec.core.files import read_json
 from lovec.core.notices import counted
 from lovec.core.plain import PlainObject, Within, checked_numbers, checked_object, checked_text, read_object, wrong
 from lovec.core.settings import check_range
@@ -440,7 +440,8 @@ def calibrate_columns(
     fit_on = promise_on = ~np.isnan(truth) if judge is not None else np.ones(len(truth), dtype=np.bool_)
     rows, notes = (None, []) if judge is None else _judged(truth, judge[1], owners, stacked)
     if promised and stacked:
-        half = _half(owners, seed)
+        names = random_half(owners, seed)
+        half = np.array([owner in names for owner in owners], dtype=np.bool_)
         fit_on, promise_on = fit_on & half, promise_on & ~half
     there = ~np.isnan(features).any(1)
     used = there & fit_on
@@ -565,11 +566,6 @@ def calibration_text(calibration: ScoreCalibration) -> str:
     return json.dumps(calibration.to_dict(), ensure_ascii=False, allow_nan=False, indent=1) + "\n"
 
 
-def write_calibration(path: str | os.PathLike[str], calibration: ScoreCalibration) -> None:
-    """Write a calibration of scores, whole or not at all; a file that is there is replaced."""
-    write_text(path, calibration_text(calibration))
-
-
 CALIBRATION_NAME = "calibration.json"
 """Name of the file in the folder that ``lovec calibrate FILE`` writes."""
 
@@ -616,11 +612,3 @@ def _judged(truth: Array, judge: ArrayLike, groups: Sequence[str], stacked: bool
         f"people have labelled {counted(in_part, 'group')} in part: what they left out counts as what nobody can judge"
     )
     return rows, [partly] if in_part else []
-
-
-def _half(groups: Sequence[str], seed: int) -> _Kept:
-    """Return for each row whether its group is in one random half of the groups: [N]."""
-    names = list(dict.fromkeys(groups))
-    order = np.random.default_rng(seed).permutation(len(names))
-    first = {names[index] for index in order[: (len(names) + 1) // 2]}
-    return np.array([owner in first for owner in groups], dtype=np.bool_)

@@ -111,8 +111,10 @@ class ProgressLine(ProgressBar):
         self._show("train", done, total, shown, left)
 
     def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
-        """End the line."""
+        """End the line; the ends of validation, test and prediction do the same."""
         self._clear()
+
+    on_validation_end = on_test_end = on_predict_end = on_train_end
 
     def on_validation_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Start the clock of a validation by itself; one within a training does not stop that of the training."""
@@ -123,10 +125,6 @@ class ProgressLine(ProgressBar):
         """Show the number of the batch."""
         if trainer.state.fn != "fit":  # within a training, the costs of the module speak of it
             self._evaluated("validate", trainer.num_val_batches, place)
-
-    def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
-        """End the line."""
-        self._clear()
 
     def on_test_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Start the clock."""
@@ -142,10 +140,6 @@ class ProgressLine(ProgressBar):
         if time.monotonic() - self._begin > self.every:
             self.print("lovec: all test records are tagged; what the method is compared with is measured now")
 
-    def on_test_end(self, trainer: Trainer, pl_module: Any) -> None:
-        """End the line."""
-        self._clear()
-
     def on_predict_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Start the clock."""
         self._start("predict")
@@ -153,10 +147,6 @@ class ProgressLine(ProgressBar):
     def on_predict_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, *place: Any) -> None:
         """Show the number of the batch."""
         self._evaluated("predict", trainer.num_predict_batches, place)
-
-    def on_predict_end(self, trainer: Trainer, pl_module: Any) -> None:
-        """End the line."""
-        self._clear()
 
     # The line
 

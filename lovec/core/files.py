@@ -26,6 +26,10 @@ from lovec.core.plain import parse_json
 _TEMPORARY = re.compile(r"\.(?P<name>.+)\.(?P<pid>\d+)-(?P<host>[0-9a-f]{8})\.(?P<kind>part|new|old)", re.DOTALL)
 """Temporary names: that of the target, the process, a digest of the host, and what it is."""
 
+ADAPTER_CONFIG = "adapter_config.json"
+"""File in the folder of an adapter with its options, as PEFT writes them."""
+
+_LONGEST_CONFIG = 1 << 20  # bytes
 _PROBE = 64 * 1024  # bytes: a file system that is nearly full still has room for a name and a few bytes
 
 
@@ -84,6 +88,18 @@ def read_json(path: str | os.PathLike[str], most: int, fix: str) -> Any:
         return parse_json(content)
     except LovecError as error:
         raise LovecError(f"{path} is {error}; {fix}") from None
+
+
+def read_json_object(path: str | os.PathLike[str], most: int, fix: str) -> dict[str, Any]:
+    """Return the JSON object in a file that anybody may have written; its values are still to be checked.
+
+    Raises:
+        LovecError: as for ``read_json``, which takes the same arguments, or the file holds something else.
+    """
+    found = read_json(path, most, fix)
+    if not isinstance(found, dict):
+        raise LovecError(f"{path} is broken: it holds a {type(found).__name__}, expected a JSON object; {fix}")
+    return found
 
 
 @contextmanager
@@ -297,7 +313,7 @@ def check_adapter_folder(adapter: str) -> None:
         LovecError: there is none; the error says how to make one.
     """
     folder = Path(adapter)
-    if (folder / "adapter_config.json").is_file():
+    if (folder / ADAPTER_CONFIG).is_file():
         return
     run, of_run = folder.parent.name, folder.name == "adapter"
     recipes = [place / "configs" / f"{run}.yaml" for place in Path(__file__).resolve().parents[1:3]]
@@ -310,3 +326,13 @@ def check_adapter_folder(adapter: str) -> None:
             else "train it first, with lovec fit"
         )
     raise LovecError(f"there is no adapter in {adapter}; {hint}")
+
+
+def read_adapter_config(adapter: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return the options of the adapter in a folder, as PEFT wrote them; their values are still to be checked.
+
+    Raises:
+        LovecError: there is no adapter, or its options are not a JSON object of modest size.
+    """
+    check_adapter_folder(os.fspath(adapter))
+    return read_json_object(Path(adapter) / ADAPTER_CONFIG, _LONGEST_CONFIG, "copy it again")

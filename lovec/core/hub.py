@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from lovec.core.errors import LovecError
+from lovec.core.files import ADAPTER_CONFIG
 
-ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
+ADAPTER_FILES = (ADAPTER_CONFIG, "adapter_model.safetensors")
 """Files of an adapter, without which it cannot be loaded."""
 
 RANDOM = "random:"

@@ -64,6 +64,19 @@ def _no_constant(word: str) -> Any:
     raise ValueError(f"{word} is not a number of JSON")
 
 
+def nested(settings: Any, *keys: str) -> Any:
+    """Return what stands below some keys of nested settings, such as those of a recipe; None where nothing does."""
+    for key in keys:
+        settings = settings.get(key) if isinstance(settings, Mapping) else None
+    return settings
+
+
+def inside(settings: Any, *keys: str) -> Mapping[str, Any]:
+    """Return the settings below some keys of nested settings; none where something else stands there."""
+    found = nested(settings, *keys)
+    return found if isinstance(found, Mapping) else {}
+
+
 def checked_object(data: Any, name: str, keys: Collection[str]) -> Mapping[str, Any]:
     """Return an object that has exactly these keys.
 

@@ -169,15 +169,22 @@ class Lines:
             every = EVERY_ON_TERMINAL if on_terminal is None else on_terminal
         return time.monotonic() - self._written >= every
 
-    def write(self, line: str) -> None:
-        """Write a line."""
+    def write(self, line: str, last: bool = False) -> None:
+        """Write a line.
+
+        Args:
+            line: the line.
+            last: whether it stays on a terminal, and may be longer than its width.
+        """
         with self._lock:
             self._written = time.monotonic()
-            if sys.stderr.isatty():  # the cursor goes back to the beginning, so that a warning replaces the line
+            if not sys.stderr.isatty():
+                note(f"lovec: {line}")
+            elif last:
+                note(f"\r{line}\033[K")
+            else:  # the cursor goes back to the beginning, so that a warning replaces the line
                 line = line[: max(_NARROWEST, shutil.get_terminal_size().columns) - 1]
                 note(f"\r{line}\033[K", end="\r")
-            else:
-                note(f"lovec: {line}")
 
     def clear(self) -> None:
         """Remove the line of a terminal."""

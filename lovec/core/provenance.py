@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from lovec.core.errors import LovecError
-from lovec.core.plain import checked_object, checked_text, parse_json, wrong
+from lovec.core.files import ADAPTER_CONFIG, read_json_object
+from lovec.core.plain import checked_object, checked_text, wrong
 
 Json: TypeAlias = Mapping[str, Any]
 
@@ -39,12 +40,13 @@ SOURCE = "gguf.json"
 """File beside weights that were dequantised from a GGUF file: the SHA-256 of that file, and the digest of the weights
 that were written, so that weights which were changed since are not taken for them."""
 
-_ADAPTER, _OPTIONS = "adapter_model.safetensors", "adapter_config.json"
+_ADAPTER = "adapter_model.safetensors"
 _ONLY_IN_TRAINING = frozenset("lora_dropout init_lora_weights peft_type task_type bias".split())
 _PASSING = ("architectures", "dtype", "torch_dtype", "transformers_version", "use_cache")
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "merges.txt")
 _ELSEWHERE = ("chat_template", "local_files_only")  # of a tokenizer's settings: compared by itself; how it was loaded
 _PIECE = 1 << 20  # bytes at the beginning and at the end of a model's file that its digest depends on
+_LARGEST = 1 << 26  # bytes of a JSON file of a model; the largest have some megabytes
 _LONGEST = 1 << 16  # characters of a value, as JSON
 _SHOWN = 60  # characters of a value in a message
 _DEPTH = 4  # of objects in objects whose values are compared one by one
@@ -271,7 +273,7 @@ def adapter_options(adapter: Path) -> dict[str, Any]:
     Raises:
         LovecError: they cannot be read.
     """
-    options = _object(adapter / _OPTIONS) or {}
+    options = _object(adapter / ADAPTER_CONFIG) or {}
     unused = WITHOUT_EFFECT | _ONLY_IN_TRAINING
     kept = {name: value for name, value in options.items() if name not in unused and value not in (None, False, [], {})}
     return {name: sorted(value, key=str) if isinstance(value, list) else value for name, value in kept.items()}
@@ -393,17 +395,7 @@ def _object(path: Path) -> dict[str, Any] | None:
     Raises:
         LovecError: the file holds something else.
     """
-    if not path.is_file():
-        return None
-    try:
-        found = parse_json(path.read_bytes())
-    except OSError as error:
-        raise LovecError(f"cannot read {path} ({error.strerror})") from None
-    except LovecError as error:
-        raise LovecError(f"{path} is broken: {error}; copy it again") from None
-    if not isinstance(found, dict):
-        raise LovecError(f"{path} is broken: it holds a {type(found).__name__}, expected a JSON object; copy it again")
-    return found
+    return read_json_object(path, _LARGEST, "copy it again") if path.is_file() else None
 
 
 def _text(path: Path) -> str:

@@ -72,7 +72,7 @@ class QuestionSet(RecordsDataModule):
             LovecError: the file is missing or broken, or none of its sentences has a label.
         """
         records = list(map(self._with_own_domain, read_any(path)))
-        if not any(s.factuality is not None for record in records for s in record.sentences):
+        if not any(record.has_labels for record in records):
             raise LovecError(
                 f"{path} has no labelled sentence; label it with `lovec label`, or leave the option out to let the "
                 "model answer and an oracle rate the answers"

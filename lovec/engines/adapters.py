@@ -7,7 +7,6 @@ name.
 from __future__ import annotations
 
 import hashlib
-import json
 import shutil
 import tempfile
 from pathlib import Path
@@ -93,19 +92,6 @@ def active_adapter(peft: Any) -> str | None:
     if len(states) > 1 or any(len(state) > 1 for state in states):
         raise LovecError(f"the policy runs with the adapters {sorted(states)}, expected one everywhere; activate one")
     return next((state[0] for state in states if state), None)
-
-
-def read_adapter_config(folder: str | Path) -> dict[str, Any]:
-    """Return the PEFT configuration of the adapter in a folder.
-
-    Raises:
-        LovecError: there is none.
-    """
-    path = Path(folder) / "adapter_config.json"
-    if not path.is_file():
-        raise LovecError(f"there is no adapter in {folder} (no adapter_config.json); give the folder of a PEFT adapter")
-    config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return config
 
 
 def _tensors(peft: Any, name: str) -> dict[str, torch.Tensor]:

@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 from uuid import uuid4
 
 from lovec.core.calls import ApiClient, CallFailed, ServerRefused, read_key, server_address
+from lovec.core.files import read_adapter_config
 from lovec.core.settings import Count, CountFromZero, Positive, checked
 from lovec.encoding.choices import ChoiceTree
-from lovec.engines.adapters import read_adapter_config
 from lovec.engines.common import by_prompt, check_vllm_temperature, on_finalize, sample_rows
 from lovec.engines.completions import CallbackFailed, CompletionClient, Prefill, read_models
 from lovec.engines.server_connection import Connection

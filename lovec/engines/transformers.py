@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lovec.core.decoders import decoder_layers
 from lovec.core.notices import counted
 from lovec.core.progress import Activity, doing
 from lovec.core.settings import Count, check_count, checked
@@ -339,14 +340,7 @@ class TransformersEngine:
         Raises:
             LovecError: they cannot be found.
         """
-        decoder = self._synced().get_decoder()
-        layers = getattr(decoder, "layers", None)
-        if not layers:
-            raise LovecError(
-                f"the layers of {type(decoder).__name__} are not where those of Llama, Gemma, Qwen and Mistral are "
-                "(attribute layers); use one of these"
-            )
-        return list(layers)
+        return list(decoder_layers(self._synced(), "; use one of these"))
 
     def _refuse_nan(self, logps: Sequence[float]) -> None:
         if any(map(math.isnan, logps)):

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+from lovec.core.files import read_adapter_config
 from lovec.core.settings import Count, PlainWord, Positive, PositiveShare, Setting, checked
 from lovec.encoding.choices import ChoiceTree
-from lovec.engines.adapters import AdapterFolders, read_adapter_config
+from lovec.engines.adapters import AdapterFolders
 from lovec.engines.choice_scoring import TokenQuery, score_by_paths
 from lovec.engines.common import (
     by_prompt,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
@@ -214,14 +214,9 @@ class Measurement:
         with self.trainer.precision_plugin.test_step_context():
             return next_tokens(method, self.policy, self.resources.engine, self.resources.encoder, records)
 
-    @contextmanager
-    def using_adapter(self, adapter: str | None) -> Iterator[None]:
+    def using_adapter(self, adapter: str | None) -> AbstractContextManager[None]:
         """Use the adapter of a folder inside the block, or none, in policy and engine."""
-        engine = self.resources.engine
-        with self.policy.without_adapter() if adapter is None else self.policy.with_adapter(adapter):
-            engine.sync(self.policy)
-            yield
-        engine.sync(self.policy)
+        return self.policy.using_adapter(adapter, self.resources.engine)
 
     # Files
 

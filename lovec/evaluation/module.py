@@ -17,6 +17,7 @@ from lightning.pytorch.utilities import rank_zero_info
 from lovec.baselines import Baseline, BaselineResources, Samples, Wording
 from lovec.core.files import check_writable, same_content
 from lovec.core.notices import counted
+from lovec.core.plain import nested
 from lovec.core.progress import doing
 from lovec.core.provenance import Provenance, weights_of
 from lovec.core.settings import NO_EFFECT, CheckedSettings, Seed
@@ -48,7 +49,6 @@ from lovec.policy.fingerprint import (
     Part,
     base_part,
     differences,
-    part_of,
     prompt_part,
     scoring_in,
     start_of,
@@ -481,4 +481,4 @@ class EvaluationModule(LightningModule, CheckedSettings):
 
 
 def _kept_reference(saved: Any) -> bool:
-    return bool((part_of(saved, "objective") or {}).get("reference"))
+    return bool(nested(saved, "objective", "reference"))

@@ -10,7 +10,7 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from lovec.encoding import DEFAULT_SCORING, Grounding, Scoring, default_grounding, default_instruction
 from lovec.encoding.grounding import DEFAULT_SOURCE_TOKENS
 from lovec.policy import PolicyConfig
-from lovec.taggers.session import adapter_folder, trained_format
+from lovec.taggers.session import PromptFormat, adapter_folder, trained_format
 from lovec.tags import TagFormat
 from lovec.types import LovecError
 
@@ -38,8 +38,7 @@ def instruction_of(
     Raises:
         LovecError: an adapter to measure was trained with other tags, or several with different instructions.
     """
-    trained = {path: trained_format(adapter_folder(path)) for path in adapters}
-    formats = {path: found for path, found in trained.items() if found is not None}
+    formats = _formats(adapters)
     for path, (instruction, its_tags, *_) in formats.items():
         if its_tags != tags:
             _refuse_tags(path, its_tags, training)
@@ -72,8 +71,7 @@ def scoring_of(adapters: Sequence[str]) -> Scoring:
     Raises:
         LovecError: the adapters were trained with different ones.
     """
-    formats = {path: trained_format(adapter_folder(path)) for path in adapters}
-    found = {path: saved.scoring for path, saved in formats.items() if saved is not None}
+    found = {path: saved.scoring for path, saved in _formats(adapters).items()}
     if len(set(found.values())) > 1:
         trained = ", ".join(f"{path} with {scoring}" for path, scoring in found.items())
         raise LovecError(
@@ -100,8 +98,7 @@ def grounding_of(
     Raises:
         LovecError: the adapters were trained with different ones, and the settings do not say which is meant.
     """
-    formats = {path: trained_format(adapter_folder(path)) for path in adapters}
-    found = {path: saved.grounding for path, saved in formats.items() if saved is not None}
+    found = {path: saved.grounding for path, saved in _formats(adapters).items()}
     if config.grounded is None and len(set(found.values())) > 1:
         grounded = ", ".join(path for path, grounding in found.items() if grounding is not None)
         raise LovecError(
@@ -113,6 +110,12 @@ def grounding_of(
         return None
     text = config.grounding or (saved.text if saved else of_data or default_grounding(tags))
     return Grounding(text, config.evidence_tokens or (saved.tokens if saved else DEFAULT_SOURCE_TOKENS))
+
+
+def _formats(adapters: Sequence[str]) -> dict[str, PromptFormat]:
+    """Return how adapters were prompted in their training, without those that do not say."""
+    found = {path: trained_format(adapter_folder(path)) for path in adapters}
+    return {path: saved for path, saved in found.items() if saved is not None}
 
 
 def _refuse_tags(adapter: str, tags: TagFormat, training: bool) -> None:

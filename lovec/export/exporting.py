@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 
 from lovec.calibration import Calibration, read_calibrations, weights_digest, write_calibrations
-from lovec.core.files import atomic_folder, check_output, check_unused
+from lovec.core.files import atomic_folder, check_output, check_unused, read_adapter_config
 from lovec.core.hub import ADAPTER_FILES, CALIBRATION_FILE, HubName
 from lovec.core.imports import without_progress_bars
 from lovec.core.provenance import Provenance
@@ -212,7 +212,7 @@ def _describe(source: ExportSource, folder: Path, out: Path, tokenizer: Any, met
         out.resolve().name,
         training,
         metrics,
-        None if merged else json.loads((source.adapter / ADAPTER_FILES[0]).read_text(encoding="utf-8")).get("r"),
+        None if merged else read_adapter_config(source.adapter).get("r"),
         calibrations,
     )
     (folder / "README.md").write_text(card, encoding="utf-8")

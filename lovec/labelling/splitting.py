@@ -116,7 +116,7 @@ def split_file(labelled: Path, splitting: Splitting, redo: bool = False) -> Coun
     if not redo and (counts := _earlier_counts(manifest, origin, paths)) is not None:
         return counts
     records = stage_file(labelled).records
-    entities = Counter(splitting.entity(record) for record in records(0) if _has_label(record))
+    entities = Counter(splitting.entity(record) for record in records(0) if record.has_labels)
     split_of = splitting.assign(entities)
     state: dict[str, Any] = {"identity": origin.to_dict(), "rule": _RULE.format(key=splitting.key), "digests": {}}
     _save(manifest, state)
@@ -125,7 +125,7 @@ def split_file(labelled: Path, splitting: Splitting, redo: bool = False) -> Coun
         parts = {split: stack.enter_context(atomic_file(path)) for split, path in paths.items()}
         opened = {split: stack.enter_context(open(part, "wb")) for split, part in parts.items()}
         for record in records(0):
-            if not _has_label(record):
+            if not record.has_labels:
                 counts["left out"] += 1
                 continue
             split = split_of[splitting.entity(record)]
@@ -136,10 +136,6 @@ def split_file(labelled: Path, splitting: Splitting, redo: bool = False) -> Coun
     state["digests"] = {split: input_digest(path) for split, path in paths.items()}
     _save(manifest, state)
     return counts
-
-
-def _has_label(record: Record) -> bool:
-    return any(sentence.factuality is not None for sentence in record.sentences)
 
 
 def _save(manifest: Path, state: Mapping[str, Any]) -> None:

@@ -19,12 +19,11 @@ import torch
 from torch import Tensor
 
 from lovec.core.settings import check_count, check_range, check_seed
-from lovec.metrics.corp import Decomposition, decompose
 from lovec.metrics.functional import f1_at_k, group_of, log_losses
 from lovec.metrics.grouped import GroupedPairs
-from lovec.metrics.ranking import auarc_of, auprc_of, aurc_of, auroc_of, c_index_of, prr_of
+from lovec.metrics.of_pairs import OF_PAIRS, DecomposedPairs
+from lovec.metrics.ranking import aurc_of
 from lovec.metrics.records import sentence_pairs
-from lovec.metrics.smooth import smooth_ece_of
 from lovec.metrics.table import METRICS
 from lovec.metrics.weighted import PairLayout, WeightedPairs
 from lovec.types import LovecError, Record
@@ -161,8 +160,9 @@ def resample_groups(
     check_count("groups", pairs.groups)
     check_count("draws", draws, at_least=0)
     check_seed("seed", seed)
-    if not {*metrics} <= _OF_DRAWS.keys():
-        raise LovecError(f"metrics of the bootstrap are {metrics!r}, expected some of {', '.join(_OF_DRAWS)}")
+    if not {*metrics} <= {*BOOTSTRAPPED, *_MEANS}:
+        expected = ", ".join([*BOOTSTRAPPED, *_MEANS])
+        raise LovecError(f"metrics of the bootstrap are {metrics!r}, expected some of {expected}")
     return _values([_Sample.of_groups(pairs)], draws, seed, metrics)
 
 
@@ -196,7 +196,7 @@ def _values(
     for counts in _draws(questions, draws, seed, at_once):
         drawn = [_Drawn(sample, counts) for sample in samples]
         for name, blocks in means.items():
-            blocks.append(torch.stack([_OF_DRAWS[name](run) for run in drawn], dim=1))
+            blocks.append(torch.stack([run.metric(name) for run in drawn], dim=1))
     values = {name: torch.cat(blocks) for name, blocks in means.items()}  # [1 + draws, samples]
     if weights is None:
         return {name: value.mean(1) for name, value in values.items()}
@@ -402,14 +402,13 @@ class _Drawn:
         return self.counts @ self.sample.lengths
 
     @cached_property
-    def pairs(self) -> WeightedPairs:
+    def pairs(self) -> DecomposedPairs:
         """The sentences, each as often as its question was drawn."""
-        return WeightedPairs(self.sample.layout, self.counts[:, self.sample.owner])
+        return DecomposedPairs(self.sample.layout, self.counts[:, self.sample.owner])
 
-    @cached_property
-    def parts(self) -> Decomposition:
-        """Parts of the Brier score of every draw."""
-        return decompose(self.pairs)
+    def metric(self, name: str) -> Tensor:
+        """Compute a metric of the draws: [draws], float64, NaN where it is undefined."""
+        return OF_PAIRS[name](self.pairs) if name in OF_PAIRS else _OF_DRAWS[name](self)
 
 
 def _spearman(pairs: WeightedPairs) -> Tensor:
@@ -431,22 +430,13 @@ _OF_DRAWS: Mapping[str, Callable[[_Drawn], Tensor]] = {
     "brier": lambda drawn: drawn.counts @ drawn.sample.errors / drawn.n,
     "ece_m": lambda drawn: (drawn.counts @ drawn.sample.gaps).abs().sum(1) / drawn.n,
     "spearman": lambda drawn: _spearman(drawn.pairs),
-    "miscalibration": lambda drawn: drawn.parts.miscalibration,
-    "discrimination": lambda drawn: drawn.parts.discrimination,
-    "uncertainty": lambda drawn: drawn.parts.uncertainty,
-    "smooth_ece": lambda drawn: smooth_ece_of(drawn.pairs),
     "log_score": lambda drawn: drawn.counts @ drawn.sample.log_losses / drawn.n,
-    "c_index": lambda drawn: c_index_of(drawn.pairs),
-    "auroc": lambda drawn: auroc_of(drawn.pairs),
-    "auprc": lambda drawn: auprc_of(drawn.pairs),
     "aurc": lambda drawn: aurc_of(drawn.pairs),
-    "auarc": lambda drawn: auarc_of(drawn.pairs),
-    "prr": lambda drawn: prr_of(drawn.pairs),
     "f1_at_k": lambda drawn: drawn.counts @ drawn.sample.f1 / (drawn.counts @ (drawn.sample.lengths > 0).double()),
     "mean_confidence": lambda drawn: drawn.counts @ drawn.sample.by_question(drawn.sample.layout.confidence) / drawn.n,
     "mean_factuality": lambda drawn: drawn.counts @ drawn.sample.by_question(drawn.sample.layout.factuality) / drawn.n,
 }
-"""What computes a metric of the draws: [draws], float64, NaN where it is undefined."""
+"""What computes the metrics that are not in ``OF_PAIRS``, see ``_Drawn.metric``."""
 
 
 def draws_of(pairs: GroupedPairs, draws: int) -> int:

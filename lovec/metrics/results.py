@@ -7,7 +7,6 @@ A file contains ``{"metrics": [...], "about": {...}, "rows": [...]}``: the rows,
 from __future__ import annotations
 
 import json
-import math
 import os
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from lovec.core.files import write_text
-from lovec.metrics.table import METRICS, MetricInfo
+from lovec.metrics.table import METRICS, MetricInfo, finite
 from lovec.types import LovecError, ResultRow
 
 _REQUIRED = ("method", "kind", "domain", "mode", "level", "readout", "seed", "n", "metrics")
@@ -104,7 +103,7 @@ def read_results(path: str | os.PathLike[str]) -> Results:
 def row_to_dict(row: ResultRow) -> dict[str, Any]:
     """Return a row as JSON values; optional fields that are empty are left out."""
     values = asdict(row)
-    values["metrics"] = {name: _finite(value) for name, value in row.metrics.items()}
+    values["metrics"] = {name: finite(value) for name, value in row.metrics.items()}
     return {name: value for name, value in values.items() if name in _REQUIRED or value not in (None, (), [])}
 
 
@@ -126,7 +125,3 @@ def row_from_dict(data: Mapping[str, Any]) -> ResultRow:
 def _git(folder: Path, *words: str) -> str:
     command = ["git", "-C", str(folder), *words]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
-
-
-def _finite(value: float | None) -> float | None:
-    return None if value is None or not math.isfinite(value) else value

@@ -18,7 +18,7 @@ from torchmetrics import Metric, MetricCollection
 from torchmetrics.utilities.data import dim_zero_cat
 
 from lovec.core.settings import Count, CountFromTwo, PositiveShare, Setting, checked
-from lovec.metrics.corp import brier_decomposition, decompose
+from lovec.metrics.corp import brier_decomposition
 from lovec.metrics.functional import (
     F1_K,
     LOG_CLIP,
@@ -33,23 +33,19 @@ from lovec.metrics.functional import (
     log_losses,
     spearman,
 )
+from lovec.metrics.of_pairs import OF_PAIRS, DecomposedPairs
 from lovec.metrics.ranking import (
     THRESHOLD,
     auarc,
-    auarc_of,
     auprc,
-    auprc_of,
     auroc,
-    auroc_of,
     c_index,
-    c_index_of,
     order_within,
     prr,
-    prr_of,
 )
 from lovec.metrics.records import NO_ANSWERS, AnswerStatistics
 from lovec.metrics.risk import aurc
-from lovec.metrics.smooth import smooth_ece, smooth_ece_of
+from lovec.metrics.smooth import smooth_ece
 from lovec.metrics.table import METRICS, MetricInfo
 from lovec.metrics.weighted import PairLayout
 from lovec.types import N_SCORES, LovecError
@@ -366,20 +362,9 @@ class AllPairMetrics(PairMetric):
     def compute(self) -> Mapping[str, Tensor]:
         """Return the metrics of all pairs: scalars, float64, NaN where they are undefined."""
         confidence, factuality = self.pairs()
-        pairs = PairLayout(confidence, factuality).whole()
-        parts = decompose(pairs)
-        by_draw = {
-            "miscalibration": parts.miscalibration,
-            "discrimination": parts.discrimination,
-            "uncertainty": parts.uncertainty,
-            "smooth_ece": smooth_ece_of(pairs),
-            "c_index": c_index_of(pairs),
-            "auroc": auroc_of(pairs),
-            "auprc": auprc_of(pairs),
-            "auarc": auarc_of(pairs),
-            "prr": prr_of(pairs),
-        }
-        values = {name: value[0] for name, value in by_draw.items()}
+        whole = PairLayout(confidence, factuality).whole()
+        pairs = DecomposedPairs(whole.layout, whole.weight)
+        values = {name: of_pairs(pairs)[0] for name, of_pairs in OF_PAIRS.items()}
         return values | {"spearman": spearman(confidence, factuality), "aurc": aurc(confidence, factuality)}
 
 

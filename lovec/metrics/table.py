@@ -47,9 +47,14 @@ class MetricInfo:
 
     def text(self, value: float | None) -> str:
         """Return a value as tables show it; "-" where it is undefined (None, NaN or infinite)."""
-        if value is None or not math.isfinite(value):
+        if (value := finite(value)) is None:
             return "-"
         return f"{100 * value if self.unit == 'percent' else value:.{self.digits}f}"
+
+
+def finite(value: float | None) -> float | None:
+    """Return a value, or None where it is undefined: None, NaN or infinite."""
+    return None if value is None or not math.isfinite(value) else value
 
 
 _ROWS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))

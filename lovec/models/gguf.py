@@ -45,15 +45,14 @@ def offline_gguf(folder: Path) -> str | None:
     return SMOLLM2 if match is not None and match["stem"] == SMOLLM2 else None
 
 
-def cached_folder(name: str, cache_dir: str | os.PathLike[str] | None = None) -> Path | None:
+def cached_folder(name: str) -> Path | None:
     """Return the folder in this machine's cache that a file was dequantised to; None where there is none.
 
     Args:
         name: path of the folder in the cache of any machine. Its last part holds a digest of the file.
-        cache_dir: as for ``ensure_dequantised``.
     """
     last = Path(name).name
-    folders = _folders(last, cache_dir) if _FOLDER.fullmatch(last) else ()
+    folders = _folders(last) if _FOLDER.fullmatch(last) else ()
     return next((folder for folder in folders if folder.is_dir()), None)
 
 
@@ -86,7 +85,7 @@ def ensure_dequantised(name: str, dtype: str = "float32", cache_dir: str | os.Pa
     return ensure_folder(target, lambda: _dequantise(file, target, digest, "float32" if target == exact else dtype))
 
 
-def _folders(last: str, cache_dir: str | os.PathLike[str] | None) -> tuple[Path, Path]:
+def _folders(last: str, cache_dir: str | os.PathLike[str] | None = None) -> tuple[Path, Path]:
     """Return the folders of a dequantised model by their last name: in float32 and in bfloat16."""
     root = cache_folder(cache_dir) / "gguf"
     return root / last, root / "bfloat16" / last

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lovec.core.files import check_adapter_folder
+from lovec.core.files import ADAPTER_CONFIG, read_adapter_config
 from lovec.core.hub import RANDOM, adapter_folder
 from lovec.core.imports import gc_paused
 from lovec.core.provenance import WITHOUT_EFFECT
@@ -32,11 +32,9 @@ REFERENCE = "reference"
 TEMPORARY = "temporary"
 """PEFT's names of the adapter that is trained, of the frozen copy it started from, and of one for temporary use."""
 
-_CONFIG = "adapter_config.json"
 _WEIGHTS = "adapter_model.safetensors"
 _IS_A = re.compile(r"\.lora_(embedding_)?A(\.|$)")  # names of weights whose first dimension is the rank
 _DIGEST = re.compile(r"-[0-9a-f]{12}$")  # at the end of the name of a folder in the cache
-_LONGEST_CONFIG = 1 << 20  # bytes
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 _MODULE = re.compile(r"\w+(\.\w+)*", re.ASCII)  # PEFT compares it with the end of a module's name, not as a pattern
 
@@ -185,7 +183,7 @@ def _load_weights(model: Any, name: str, files: AdapterFiles, adapter: str) -> N
 def _unfit(adapter: str, reason: str) -> LovecError:
     return LovecError(
         f"the adapter in {adapter} does not fit the base model: {reason}; it is incomplete, or it was trained on "
-        f"another base (see base_model_name_or_path in its {_CONFIG})"
+        f"another base (see base_model_name_or_path in its {ADAPTER_CONFIG})"
     )
 
 
@@ -224,8 +222,7 @@ def read_adapter(adapter: str) -> AdapterFiles:
     from safetensors.torch import load_file
 
     folder = Path(adapter_folder(adapter))
-    check_adapter_folder(str(folder))
-    config = _read_config(folder / _CONFIG)
+    config = read_adapter_config(folder)
     if not (folder / _WEIGHTS).is_file():
         raise LovecError(f"the adapter in {adapter} has no {_WEIGHTS}; other formats of weights are not read")
     try:
@@ -322,20 +319,6 @@ def _last_name(name: str) -> str:
     cached = [part.rpartition("--")[2] for part in parts if part.startswith("models--")]
     last = cached[-1] if cached else parts[-2] if len(parts) > 1 and parts[-1] == "model" else Path(name).name
     return last.lower()
-
-
-def _read_config(path: Path) -> dict[str, Any]:
-    """Return a JSON object of modest size."""
-    try:
-        if path.stat().st_size > _LONGEST_CONFIG:
-            raise ValueError(f"it has {path.stat().st_size} bytes")
-        config = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(config, dict):
-            raise ValueError(f"it holds a {type(config).__name__}")
-    except (OSError, ValueError, RecursionError) as error:
-        reason = str(error).splitlines()[0][:100]
-        raise LovecError(f"{path} is broken ({reason}), expected a JSON object with the LoRA's options") from None
-    return config
 
 
 def lora_options(config: Any) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias, get_args
 
 import torch
 
+from lovec.core.plain import inside, nested
 from lovec.core.provenance import changes, digest, lasting
 from lovec.core.settings import decisive
 from lovec.encoding import Encoder, Scoring, prompt_settings
@@ -130,10 +131,10 @@ def differences(saved: Any, present: Mapping[str, Part]) -> dict[str, str]:
         saved: the fingerprint of the checkpoint, as it was read.
         present: the parts of the run's fingerprint that must agree.
     """
-    settings = changes(part_of(saved, "settings") or {}, present.get("settings") or {}, known=True)
+    settings = changes(inside(saved, "settings"), present.get("settings") or {}, known=True)
     found = {}
     for part, now in present.items():
-        if (was := part_of(saved, part)) is None:
+        if not isinstance(was := nested(saved, part), Mapping):
             found[part] = "the checkpoint does not say"
             continue
         # Where only one of them has a setting, a class differs, or lovec's version.
@@ -149,7 +150,7 @@ def differences(saved: Any, present: Mapping[str, Part]) -> dict[str, str]:
 
 def scoring_in(saved: Any) -> Scoring:
     """Return what the run of a checkpoint scored at a tag: whole tags where its fingerprint does not say."""
-    found = (part_of(saved, "settings") or {}).get(SCORING)
+    found = nested(saved, "settings", SCORING)
     return next((scoring for scoring in get_args(Scoring) if scoring == found), "exact")
 
 
@@ -160,15 +161,8 @@ def start_of(checkpoint: Mapping[str, Any], name: str) -> float:
         checkpoint: the checkpoint, as it was read.
         name: "run" is the start at step 0, "started" the last time that it went on.
     """
-    saved = checkpoint.get(FINGERPRINT)
-    start = saved.get(name) if isinstance(saved, Mapping) else None
+    start = nested(checkpoint, FINGERPRINT, name)
     return start if isinstance(start, float) else 0.0
-
-
-def part_of(saved: Any, name: str) -> Mapping[str, Any] | None:
-    """Return a part of the fingerprint of a checkpoint, as it was read; None where it has none."""
-    found = saved.get(name) if isinstance(saved, Mapping) else None
-    return found if isinstance(found, Mapping) else None
 
 
 def _is_of_data(name: str) -> bool:

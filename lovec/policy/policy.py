@@ -30,7 +30,7 @@ from lovec.policy.loading import PolicyConfig, checkpoint_activations, load_base
 from lovec.policy.sequences import Branch, Layout, TokenBatch, TokenSequence
 from lovec.policy.targets import Targets
 from lovec.tries import missing_kernels, why_not_shared
-from lovec.types import LovecError
+from lovec.types import Engine, LovecError
 
 _TINY = 50_000_000  # weights; the embedded world's models have up to a few million
 
@@ -244,6 +244,14 @@ class Policy(nn.Module):
             self.peft.base_model.set_adapter(ADAPTER)
             if TEMPORARY in self.peft.peft_config:
                 self.peft.delete_adapter(TEMPORARY)
+
+    @contextmanager
+    def using_adapter(self, adapter: str | None, engine: Engine) -> Iterator[None]:
+        """Use the adapter of a folder inside the block, or none, here and in an engine."""
+        with self.without_adapter() if adapter is None else self.with_adapter(adapter):
+            engine.sync(self)
+            yield
+        engine.sync(self)
 
     @property
     def active_adapter(self) -> str | None:

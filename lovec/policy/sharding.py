@@ -8,9 +8,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from lovec.core.decoders import decoder_layers
 from lovec.policy.fingerprint import WHOLE, loaded_digest
 from lovec.policy.policy import Policy, is_adapter
-from lovec.types import LovecError
 
 
 def shard_base(policy: Policy, mesh: Any, device: torch.device) -> CollectiveForwards:
@@ -34,13 +34,8 @@ def shard_base(policy: Policy, mesh: Any, device: torch.device) -> CollectiveFor
     """
     from torch.distributed.fsdp import fully_shard
 
+    layers = decoder_layers(policy.model, ", so they cannot be sharded; use --trainer.strategy ddp")
     decoder = policy.model.get_decoder()
-    layers = getattr(decoder, "layers", None)
-    if not layers:
-        raise LovecError(
-            f"the layers of {type(decoder).__name__} are not where those of Llama, Gemma, Qwen and Mistral are "
-            "(attribute layers), so they cannot be sharded; use --trainer.strategy ddp"
-        )
     setattr(policy.model, WHOLE, loaded_digest(policy.model))
     adapters = {parameter for name, parameter in policy.named_parameters() if is_adapter(name)}
     split = {parameter for parameter in layers.parameters() if parameter not in adapters}

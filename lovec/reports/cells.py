@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import replace
 
 from lovec.core.settings import CountFromZero, Probability, checked
 from lovec.metrics.bootstrap import BOOTSTRAPPED, MAIN, Interval, Resampled, by_question, intervals, resample
@@ -50,8 +49,7 @@ class CellMaker:
         if interval is None or math.isnan(interval.low) or abs(interval.value - cell.value) > _TOLERANCE:
             return cell
         self._has_intervals = True
-        text = f"{info.text(interval.low)} to {info.text(interval.high)}"
-        return replace(cell, low=interval.low, high=interval.high, interval=text)
+        return metric_cell(cell.value, info, interval.low, interval.high)
 
     def is_clear(self, first: ResultRow | None, second: ResultRow | None, name: str) -> bool:
         """Return whether the interval of the difference of two rows in a metric excludes 0.

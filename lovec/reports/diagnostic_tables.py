@@ -292,10 +292,9 @@ def _mean_over_seeds(values: Sequence[float | None], info: MetricInfo, ranges: C
     defined = [value for value in values if value is not None]
     if not defined or len(defined) < len(values):
         return metric_cell(None, info)
-    cell = metric_cell(mean(defined), info)
     if len(defined) == 1:
-        return cell
+        return metric_cell(defined[0], info)
     low, high = min(defined), max(defined)
+    cell = metric_cell(mean(defined), info, low, high)
     different = info.name in ranges and info.text(low) != info.text(high)
-    interval = f"{info.text(low)} to {info.text(high)}" if different else ""
-    return replace(cell, low=low, high=high, interval=interval)
+    return cell if different else replace(cell, interval="")

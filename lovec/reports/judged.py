@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from lovec.metrics.powered import LEVEL, Judged, Measured, measure_judged
 from lovec.metrics.table import METRICS
-from lovec.reports.table import Cell, Column, Line, Table, legend, metric_cell, metric_column
+from lovec.reports.table import Cell, Column, Line, Table, interval_cell, legend, metric_column
 
 _SOURCES = {"people": "people alone", "judge": "judge alone, biased", "powered": "prediction-powered"}
 """Names of lines by the attribute of ``Measured``."""
@@ -58,14 +58,7 @@ def judged_table(scores: Mapping[str, JudgedScores]) -> Table:
         }
         for source, name in _SOURCES.items():
             values = getattr(measured, source)
-            cells = []
-            for info in infos:
-                interval = values.get(info.name)
-                cell = metric_cell(None if interval is None else interval.value, info)
-                if interval is not None:
-                    text = f"{info.text(interval.low)} to {info.text(interval.high)}"
-                    cell = replace(cell, low=interval.low, high=interval.high, interval=text)
-                cells.append(cell)
+            cells = [interval_cell(values.get(info.name), info) for info in infos]
             lines.append(Line(name, (*cells, Cell(str(counts[source]), counts[source])), section))
         worth = ", ".join(f"{value:.0f} for {METRICS[name].heading}" for name, value in measured.effective.items())
         untold = f" Of {rows.untold} rows the judge cannot tell." if rows.untold else ""

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from lovec.core.notices import counted
+from lovec.core.plain import inside
 from lovec.metrics.bootstrap import Interval
 from lovec.metrics.records import sentence_pairs
 from lovec.metrics.risk import thresholds
 from lovec.reports.cells import CellMaker, in_domain, levels_of
-from lovec.reports.runs import RunResults, inside, stored_readout
+from lovec.reports.runs import RunResults, stored_readout
 from lovec.reports.texts import MAIN_READOUT, MODE_TITLES, READOUT_TITLES
 from lovec.types import ResultRow
 

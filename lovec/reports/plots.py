@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from lovec import rewards
+from lovec.core.plain import inside
 from lovec.reports.breakdown import KINDS, slug
 from lovec.reports.curves import write_curves
 from lovec.reports.next_tokens import score_tokens
-from lovec.reports.runs import RunResults, inside
+from lovec.reports.runs import RunResults
 from lovec.reports.shown import Picture
 from lovec.reports.style import COLOURS, short, write_both
 from lovec.reports.surface import reward_surface

@@ -179,13 +179,6 @@ def _about(results: Iterable[Results]) -> dict[str, tuple[str, ...]]:
     return {name: tuple(different) for name, different in values.items()}
 
 
-def inside(tree: Any, *keys: str) -> Mapping[str, Any]:
-    """Return the mapping below some keys of a recipe; an empty one where there is none."""
-    for key in keys:
-        tree = tree.get(key) if isinstance(tree, Mapping) else None
-    return tree if isinstance(tree, Mapping) else {}
-
-
 def _recipes(folders: Iterable[Path]) -> Iterator[tuple[Path, Mapping[str, Any]]]:
     """Yield the first recipe that each run has saved beside its logs, where it can be read."""
     for path in (path for folder in folders for path in sorted(folder.glob("*/version_*/config.yaml"))[:1]):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +29,9 @@ from lovec.reports.table import (
     Column,
     Line,
     Table,
+    interval_cell,
     legend,
     mark_best,
-    metric_cell,
     metric_column,
     print_table,
     transposed,
@@ -137,14 +137,7 @@ def scores_table(scores: Scores) -> Table:
     several = len({row.level for row in scores.measured}) > 1
     lines, levels = [], []
     for row in sorted(scores.measured, key=lambda row: list(_SECTIONS).index(row.level)):
-        cells = []
-        for info in infos:
-            interval = row.values.get(info.name)
-            cell = metric_cell(None if interval is None else interval.value, info)
-            if interval is not None and not math.isnan(interval.low):
-                text = f"{info.text(interval.low)} to {info.text(interval.high)}"
-                cell = replace(cell, low=interval.low, high=interval.high, interval=text)
-            cells.append(cell)
+        cells = [interval_cell(row.values.get(info.name), info) for info in infos]
         section = _SECTIONS[row.level] if several else ""
         lines.append(Line(row.method, (*cells, Cell(str(row.n), row.n)), section))
         levels.append(row.level)

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -26,8 +26,11 @@ from rich.text import Text
 
 from lovec.core.files import write_text
 from lovec.core.templates import load_template
-from lovec.metrics.table import MetricInfo
+from lovec.metrics.table import MetricInfo, finite
 from lovec.reports.texts import HERE
+
+if TYPE_CHECKING:
+    from lovec.metrics.bootstrap import Interval
 
 _ARROWS = {"lower": "↓", "higher": "↑"}
 _GAP = 2  # spaces between the columns of a terminal
@@ -163,9 +166,25 @@ def metric_column(info: MetricInfo, group: str = "") -> Column:
     return Column(info.heading, group, info.better)
 
 
-def metric_cell(value: float | None, info: MetricInfo) -> Cell:
-    """Return a cell with a value of a metric; an undefined value (None, NaN, infinite) is printed as "-"."""
-    return Cell(info.text(value), _finite(value))
+def metric_cell(value: float | None, info: MetricInfo, low: float | None = None, high: float | None = None) -> Cell:
+    """Return a cell with a value of a metric, and its interval where there is one.
+
+    Args:
+        value: the value; an undefined one (None, NaN, infinite) is printed as "-".
+        info: the metric.
+        low: lower end of the interval; None or NaN where there is none.
+        high: its upper end, likewise.
+    """
+    if low is None or high is None or math.isnan(low) or math.isnan(high):
+        return Cell(info.text(value), finite(value))
+    return Cell(info.text(value), finite(value), low, high, f"{info.text(low)} to {info.text(high)}")
+
+
+def interval_cell(interval: Interval | None, info: MetricInfo) -> Cell:
+    """Return a cell with a value of a metric and its interval; None is a value that is not known."""
+    if interval is None:
+        return metric_cell(None, info)
+    return metric_cell(interval.value, info, interval.low, interval.high)
 
 
 def legend(metrics: Iterable[MetricInfo]) -> str:
@@ -289,7 +308,7 @@ def csv_text(table: Table) -> str:
     for line in table.lines:
         row: list[Any] = [line.section, line.name, "paper" if line.paper else "ours"]
         for cell, width in zip(line.cells, widths, strict=True):
-            numbers = [_finite(number) for number in (cell.value, cell.low, cell.high)] if cell else [None] * 3
+            numbers = [finite(number) for number in (cell.value, cell.low, cell.high)] if cell else [None] * 3
             words = cell.text if cell and cell.text != "-" else ""
             row += [words if numbers[0] is None else numbers[0], *numbers[1:width]]
         writer.writerow(row)
@@ -329,10 +348,10 @@ def _latex_number(text: str) -> str:
 def json_text(table: Table) -> str:
     """Return a table as JSON, with fields named as in the classes here; what is not finite is null."""
 
-    def finite(fields: list[tuple[str, Any]]) -> dict[str, Any]:
-        return {name: _finite(value) if isinstance(value, float) else value for name, value in fields}
+    def all_finite(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+        return {name: finite(value) if isinstance(value, float) else value for name, value in fields}
 
-    return json.dumps(asdict(table, dict_factory=finite), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    return json.dumps(asdict(table, dict_factory=all_finite), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def write_table(table: Table, folder: Path, intervals: bool = True) -> None:
@@ -383,7 +402,3 @@ def _console_markup(table: Table, intervals: bool, unicode: bool) -> str:
 
 def _markdown_escaped(text: str) -> str:
     return re.sub(r"([\\`*_\[\]<>|])", r"\\\1", " ".join(text.split()))
-
-
-def _finite(value: float | None) -> float | None:
-    return None if value is None or not math.isfinite(value) else value

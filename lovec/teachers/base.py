@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -56,14 +56,9 @@ class TeacherResources:
     processes: int = 1
     gather: Callable[[Any], list[Any]] = field(default=_only_part)
 
-    @contextmanager
-    def using_adapter(self, adapter: str | None) -> Iterator[None]:
+    def using_adapter(self, adapter: str | None) -> AbstractContextManager[None]:
         """Use the adapter of a folder inside the block, or none, in policy and engine."""
-        engine = self.baselines.engine
-        with self.policy.without_adapter() if adapter is None else self.policy.with_adapter(adapter):
-            engine.sync(self.policy)
-            yield
-        engine.sync(self.policy)
+        return self.policy.using_adapter(adapter, self.baselines.engine)
 
 
 class Teacher(ABC):

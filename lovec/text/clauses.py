@@ -30,7 +30,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import yaml
 
-from lovec.text.sentences import pairs_of
+from lovec.text.sentences import reach_of_pairs
 from lovec.types import Record, Sentence
 
 DEPENDENCE = 0.25
@@ -282,12 +282,8 @@ class _Reader:
 
     def __init__(self, sentence: str) -> None:
         self.tokens: list[_Token] = []
-        pairs = sorted(pairs_of(sentence, 0, len(sentence)))
-        opened = reach = 0
+        reach = reach_of_pairs(sentence, 0, len(sentence))
         for match in _TOKEN.finditer(sentence):
-            while opened < len(pairs) and pairs[opened][0] < match.start():
-                reach = max(reach, pairs[opened][1])
-                opened += 1
             text, start = match[0], match.start()
             word = _LETTERS.search(text)
             before = sentence[start - 2 : start] if start > 1 else ""
@@ -298,7 +294,7 @@ class _Reader:
                     word is not None and word.start() == 0,
                     word is not None and word[0][0].isupper(),
                     "" if word is None else text[word.end() :],
-                    len(before) == 2 and before[1] == " " and not before[0].isspace() and reach < start,
+                    len(before) == 2 and before[1] == " " and not before[0].isspace() and reach(start) < start,
                 )
             )
 

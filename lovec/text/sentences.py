@@ -27,7 +27,8 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 from pathlib import Path
 
 import yaml
@@ -242,19 +243,29 @@ def _is_hard(above: str, line_break: re.Match[str]) -> bool:
 def _ends(text: str, first: int, last: int, units: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     """Yield the end of every sentence of a block but the last, and the start of the next one."""
     start = first
-    pairs = sorted(pairs_of(text, first, last))
-    opened = reach = 0  # the number of pairs that open before the current stop, and where the last of them closes
+    reach = reach_of_pairs(text, first, last)
     for stop in _END.finditer(text, first, last):
         end, following = stop.end("mark"), stop.end()
-        while opened < len(pairs) and pairs[opened][0] < stop.start():
-            reach = max(reach, pairs[opened][1])
-            opened += 1
-        if following < last and reach < end and not _inside(units, end) and _is_end(stop, start):
+        if following < last and reach(stop.start()) < end and not _inside(units, end) and _is_end(stop, start):
             yield end, following
             start = following
 
 
-def pairs_of(text: str, first: int, last: int) -> list[tuple[int, int]]:
+def reach_of_pairs(text: str, first: int, last: int) -> Callable[[int], int]:
+    """Return what tells where the last of the pairs closes that open before a place; 0 where none does.
+
+    Args:
+        text: any text.
+        first: where the part begins whose pairs count, see ``_pairs_of``.
+        last: where it ends.
+    """
+    pairs = sorted(_pairs_of(text, first, last))
+    opened = [here for here, _ in pairs]
+    reach = list(accumulate((there for _, there in pairs), max, initial=0))
+    return lambda place: reach[bisect_left(opened, place)]
+
+
+def _pairs_of(text: str, first: int, last: int) -> list[tuple[int, int]]:
     """Return where quotation marks and brackets open and close that are soon closed.
 
     Args:

@@ -9,6 +9,7 @@ import pytest
 from answers import answers
 from scripts import load_script
 
+from lovec.calibration import guarantee as promised
 from lovec.calibration.conformal import Passage, passages_of
 from lovec.metrics.records import confidence_of
 
@@ -38,6 +39,20 @@ def test_promises_are_kept_and_a_better_order_keeps_more(results):
     assert not guarantee.all_hold(results | {"data": [broken]})
     errors = {**entry["rows"][-1], "reached": entry["rows"][-1]["bound"] + 1e-9}
     assert not guarantee.all_hold(results | {"data": [{**entry, "rows": [errors]}]})
+
+
+def test_orders_and_what_the_published_rule_keeps():
+    passages, _ = passages_of(answers(200), mean)
+    shuffled, best = guarantee.in_random_order(passages, 0), guarantee.in_best_order(passages, 0)
+    for kind, share in guarantee.PROMISES.items():
+        kept = [promised(order, 0.2, kind, share).kept for order in (shuffled, passages, best)]
+        assert kept == sorted(set(kept))
+    assert guarantee.in_random_order(passages, 1) == guarantee.in_random_order(passages, 1) != shuffled
+    true = sum(sum(p.true) for p in passages) / sum(len(p.true) for p in passages)
+    assert true <= promised(best, 0.1).kept <= true + 0.1  # all that is true, and a little
+    ((one, none),) = [p.scores for p in guarantee.in_best_order([Passage([0.3, None], [True, False])], 0)]
+    assert one == 1.0 > none >= 0.0
+    assert guarantee.kept_as_published(Passage([0.9, 0.8, 0.7, None], [True, False, True, True]), 0.8) == [True, False]
 
 
 def test_scores_that_tie_break_the_published_rule_alone():

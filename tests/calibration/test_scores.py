@@ -20,8 +20,8 @@ from lovec.calibration.scores import (
     Ranks,
     ScoreCalibration,
     calibrate_columns,
+    calibration_text,
     group_passages,
-    write_calibration,
 )
 from lovec.metrics.functional import ece_m
 from lovec.metrics.records import confidence_of
@@ -205,7 +205,7 @@ def test_the_file_gives_the_same_back(tmp_path):
     made, _ = calibrate_columns(
         columns, directed, truth, groups, promised=KEEP, by=("kind", kind), group="q", sources=["ab"], data=["x/y.csv"]
     )
-    write_calibration(tmp_path / "calibration.json", made)
+    (tmp_path / "calibration.json").write_text(calibration_text(made))
     for place in (tmp_path, tmp_path / "calibration.json"):
         assert lovec.load_calibration(place) == made
     assert made.fitted.data == ("y.csv",)

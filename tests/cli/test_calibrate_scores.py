@@ -13,7 +13,7 @@ from commandline import error_of
 
 import lovec
 from lovec.calibration import Promised, calibrate, calibrate_scores
-from lovec.calibration.scores import write_calibration
+from lovec.calibration.scores import calibration_text
 from lovec.cli import main
 from lovec.datasets.jsonl import write_records
 from lovec.metrics.functional import ece_m
@@ -239,7 +239,7 @@ def test_mistakes_are_said_in_one_line(here, capsys, words, code, said):
     Path("made/tables").mkdir(parents=True)
     Path("made/tables/scores.csv").write_text("")
     Path("made/index.html").write_text("Written by lovec")
-    write_calibration("made/calibration.json", made)
+    Path("made/calibration.json").write_text(calibration_text(made))
     before = {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()}
     capsys.readouterr()
     assert main(words.split()) == code

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -18,11 +19,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from lovec.cli import main
 from lovec.cli.export import claims
 from lovec.encoding import Encoder
-from lovec.export.exporting import model_card, trained_card
+from lovec.export.exporting import ExportSource, export_adapter, model_card, trained_card
 from lovec.metrics.results import write_results
 from lovec.policy import Policy, PolicyConfig
 from lovec.taggers import open_session
-from lovec.types import ResultRow
+from lovec.types import LovecError, ResultRow
 
 IDS = torch.tensor([[1, 40, 41, 42, 43, 44, 45, 46]])
 VLLM = os.environ.get("VLLM_PYTHON", "")
@@ -148,6 +149,15 @@ def test_a_folder_that_is_not_empty_is_kept_without_redo(
 def test_a_folder_without_an_adapter_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["export", str(tmp_path), str(tmp_path / "out")]) == 1
     assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize(("text", "said"), [('{"r": 8', r"not JSON \(.*\)"), ("[8]", "broken: it holds a list, .*")])
+def test_a_broken_configuration_is_one_line(run: Path, tmp_path: Path, text: str, said: str) -> None:
+    source = ExportSource(Path(shutil.copytree(run / "adapter", tmp_path / "adapter")), None, base_of(run))
+    (source.adapter / "adapter_config.json").write_text(text)
+    with pytest.raises(LovecError, match=rf"^{source.adapter}/adapter_config\.json is {said}; copy it again$"):
+        export_adapter(source, tmp_path / "out", "")
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.vllm

@@ -403,7 +403,8 @@ def test_a_text_longer_than_the_context_is_named_and_tagged(run: Any) -> None:
 def test_progress_counts_the_sentences_of_a_long_text(run: Any, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lovec.cli.progress.EVERY", 0.0)
     _, _, err = run("page.txt", *words.split())
-    counts = [int(n) for n in re.findall(r"^tag: 0 records, (\d) sentences?; \d+ sentences/s$", err, re.MULTILINE)]
+    line = r"^lovec: tag: 0 records, (\d) sentences?; \d+ sentences/s$"
+    counts = [int(n) for n in re.findall(line, err, re.MULTILINE)]
     assert [*dict.fromkeys(counts)] == [1, 2, 3, 4, 5]
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import pickle
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -103,7 +105,8 @@ def test_cut_off_weights_are_one_line(model: str, copy: Path) -> None:
 )
 def test_a_broken_configuration_is_one_line(model: str, copy: Path, text: str) -> None:
     (copy / CONFIG).write_bytes(text.encode("latin-1"))
-    assert "adapter_config.json is broken" in refusal(model, copy)
+    said = r"/adapter_config\.json (is not JSON|is broken: it holds|has more than) .*; copy it again"
+    assert re.search(said, refusal(model, copy))
 
 
 @pytest.mark.parametrize(
@@ -138,7 +141,7 @@ def test_a_broken_configuration_is_one_line(model: str, copy: Path, text: str) -
         ({"r": "4"}, "expected a whole number"),
         ({"r": True}, "expected a whole number"),
         ({"r": 2}, "has the shape"),
-        ({"lora_alpha": float("inf")}, "lora_alpha"),
+        ({"lora_alpha": float("inf")}, "Infinity is not a number of JSON"),
         ({"lora_dropout": 1.5}, "lora_dropout"),
         ({"use_rslora": "yes"}, "use_rslora"),
     ],
@@ -168,6 +171,7 @@ def test_the_options_of_every_adapter_are_read_back_alike(model: str) -> None:
         ({"lora": {"r": 4, "target_modules": "(a+)+$"}, "reference": False}, "target_modules"),
         ({"lora": {"r": 10**9, "target_modules": ["q_proj"]}, "reference": False}, "its rank is 1000000000"),
         ({"lora": {"r": 4, "target_modules": ["q_proj"], "init_lora_weights": "pissa"}, "reference": False}, "plain"),
+        ({"lora": {"r": 4, "target_modules": ["q_proj"], "lora_alpha": math.inf}, "reference": False}, "lora_alpha"),
         ({"lora": [], "reference": False}, "expected names with values"),
         ({"lora": {}, "reference": "yes"}, "not described as lovec writes them"),
         ([], "not described as lovec writes them"),

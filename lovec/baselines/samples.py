@@ -9,11 +9,13 @@ from lovec.core.notices import DoublingWarning
 from lovec.core.settings import Count, Positive, Seed, checked
 from lovec.core.stopwatch import Stopwatch
 from lovec.encoding import Encoder
+from lovec.encoding.answering import plain_completions
 from lovec.tags import strip
 from lovec.types import Engine, LovecError, Record, Sampling
 
 log = logging.getLogger(__name__)
 _PHASE = "sampling"
+_STREAM = "sample\x1f"  # before the id of a record, in the key of the random streams of its samples
 
 
 @checked("{} of samples")
@@ -96,21 +98,18 @@ class Samples:
         """Sample ``n`` answers per record; each record is charged an equal share of the time."""
         watch = Stopwatch()
         with watch.phase(_PHASE):
-            all_prompts = {record.id: encoder.prompt(record.question, instruct=False) for record in records}
-            room = engine.context_length
-            prompts = {key: prompt for key, prompt in all_prompts.items() if room is None or len(prompt) < room}
+            questions = {f"{_STREAM}{record.id}": record.question for record in records}
             sampling = Sampling(self.max_new_tokens, self.temperature, n, self.seed)
-            keys = [f"sample\x1f{record_id}" for record_id in prompts]
-            completions = engine.generate(list(prompts.values()), sampling, encoder.stop_ids, keys=keys)
-            self.tokens += sum(len(completion.ids) for samples in completions for completion in samples)
+            found = plain_completions(engine, encoder, questions, sampling)
+            self.tokens += sum(len(completion.ids) for samples in found.values() for completion in samples)
             texts = {
-                record_id: [encoder.written(completion.ids, completion.finished).strip() for completion in samples]
-                for record_id, samples in zip(prompts, completions, strict=True)
+                key.removeprefix(_STREAM): [encoder.written(c.ids, c.finished).strip() for c in samples]
+                for key, samples in found.items()
             }
         seconds, cpu_seconds = (clock[_PHASE] / len(records) for clock in (watch.seconds, watch.cpu_seconds))
         for record in records:
             self._cache[record.id, n] = texts.get(record.id, []), seconds, cpu_seconds
-            if record.id not in prompts:
+            if record.id not in texts:
                 self._no_room.add(record.id)
 
 

@@ -10,6 +10,7 @@ from typing import Protocol
 from lovec.core.settings import Seed, checked
 from lovec.datasets.pairs import WrongScores, with_rejected
 from lovec.encoding import Encoder
+from lovec.encoding.answering import plain_completions
 from lovec.labelling.stage import Outcome
 from lovec.tags import thought_length
 from lovec.text.untag import split_record, untag
@@ -65,17 +66,15 @@ class EngineWriter(Writer):
 
         A question that leaves no room for an answer in the model's context gets none.
         """
-        prompts = {record.id: self.encoder.prompt(record.question, instruct=False) for record in records}
-        limit = self.engine.context_length
-        fitting = {name: ids for name, ids in prompts.items() if limit is None or len(ids) < limit}
-        completions = self.engine.generate(list(fitting.values()), sampling, self.encoder.stop_ids, keys=list(fitting))
-        samples = dict(zip(fitting, completions, strict=True))
+        questions = {record.id: record.question for record in records}
+        samples = plain_completions(self.engine, self.encoder, questions, sampling)
         answers = []
-        for name, ids in prompts.items():
+        for name, question in questions.items():
             if name in samples:
                 answers.append([_answer(self.encoder.written(c.ids, c.finished), c.finished) for c in samples[name]])
                 continue
-            problem = f"the prompt has {len(ids)} tokens, the model's context holds {limit}; shorten the question"
+            tokens, room = len(self.encoder.prompt(question, instruct=False)), self.engine.context_length
+            problem = f"the prompt has {tokens} tokens, the model's context holds {room}; shorten the question"
             answers.append([Answer("", problem=problem)])
         return answers
 

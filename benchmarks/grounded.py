@@ -21,6 +21,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -122,7 +123,8 @@ def measure(part: str, split: str, adapters: Mapping[str, str]) -> dict[str, Any
         adapters: their folders by name. The first one is that of the table of both truths.
 
     Returns:
-        The metrics of every adapter, and under "known" what its differences by knowledge are computed from.
+        The metrics of every adapter; under "known" its confidences by knowledge, one after the other, and under
+        "labels" those of the sentences that they are of, by question.
     """
     from lovec.calibration import fit_map
 
@@ -140,7 +142,7 @@ def measure(part: str, split: str, adapters: Mapping[str, str]) -> dict[str, Any
             for readout, found in readouts.items():
                 rows.append({"method": name, "truth": truth, "readout": readout, **_figures(found)})
                 if truth == "knowledge":
-                    known[f"{name}, {readout}"] = {q: [round(c, 3) for c in ours] for q, (ours, _) in found.items()}
+                    known[f"{name}, {readout}"] = [round(c, 3) for ours, _ in found.values() for c in ours]
         if "source" in tagged:
             cells = cells or _cells(tagged["knowledge"], tagged["source"])
     answers = [pair[0] for pair in pairs]
@@ -292,6 +294,7 @@ def run(flags: argparse.Namespace) -> dict[str, Any]:
             note.write_text(json.dumps(made), encoding="utf-8")
         adapters = {TRAINED: str(folder / TRAINED / "adapter"), WITHOUT: without_sources(part, folder)}
         measured = json.loads(note.read_text(encoding="utf-8")) | measure(part, split, adapters)
+        found["labels"] = measured.pop("labels")
         others = [one for one in found["runs"] if one["seed"] != flags.seed]
         found["runs"] = sorted([*others, measured], key=itemgetter("seed"))
     return {"parts": parts}
@@ -316,7 +319,7 @@ def table(results: Mapping[str, Any]) -> str:
             row = same[0]
             values = " | ".join(_percent(same, name) for name in ("brier", "ece_m", "spearman"))
             lines.append(f"| {row['method']} | by {row['truth']} | {row['readout']} | {values} |")
-        lines += ["", *_difference_lines(runs), *_written_lines(found.get("written"))]
+        lines += ["", *_difference_lines(runs, found["labels"]), *_written_lines(found.get("written"))]
         lines += [
             "| By source | By knowledge | Sentences | Mean confidence by source | Mean confidence by knowledge |",
             "|---|---|---|---|---|",
@@ -332,11 +335,8 @@ def table(results: Mapping[str, Any]) -> str:
     return "\n".join(lines).rstrip()
 
 
-def _difference_lines(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+def _difference_lines(runs: Sequence[Mapping[str, Any]], labels: Mapping[str, Sequence[float]]) -> list[str]:
     """Return the table of what the adapter with sources says by knowledge, less what the other one does."""
-    runs = [run for run in runs if "known" in run]
-    if not runs:
-        return []
     names = [name.removesuffix(", stated") for name in runs[0]["known"] if name.endswith(", stated")]
     lines = [
         f"By knowledge, less *{names[1]}* (95 % intervals: questions are drawn again, and seeds).",
@@ -347,13 +347,10 @@ def _difference_lines(runs: Sequence[Mapping[str, Any]]) -> list[str]:
     for readout in ("stated", "mean", "calibrated"):
         drawn = []
         for name in names:
-            found = [
-                {
-                    question: (ours, run["labels"][question])
-                    for question, ours in run["known"][f"{name}, {readout}"].items()
-                }
-                for run in runs
-            ]
+            found = []
+            for run in runs:
+                confidences = iter(run["known"][f"{name}, {readout}"])
+                found.append({question: (list(islice(confidences, len(own))), own) for question, own in labels.items()})
             drawn.append(resample(found, bases=[str(run["seed"]) for run in runs]))
         ends = interval_values(*drawn, names=CALIBRATION)
         cells = (

@@ -66,13 +66,12 @@ def test_the_page_is_of_its_results(grounded: Any) -> None:
 
 
 def test_differences_by_knowledge_are_of_sentences_with_labels(grounded: Any) -> None:
-    known = {"a": [0.9, 0.1], "b": [0.2]}  # the third sentence of "a" has no label
-    worse = {"a": [0.1, 0.9], "b": [0.8]}
+    known, worse = [0.9, 0.1, 0.2], [0.1, 0.9, 0.8]
     readouts = ("stated", "mean", "calibrated")
     both = {f"{name}, {readout}": found for name, found in (("one", worse), ("two", known)) for readout in readouts}
-    both["one, calibrated"] = {"a": [0.5, 0.5], "b": [0.5]}  # without an order
-    run = {"seed": 0, "known": both, "labels": {"a": [1.0, 0.0], "b": [0.0]}}
-    lines = grounded._difference_lines([run])
+    both["one, calibrated"] = [0.5, 0.5, 0.5]  # without an order
+    labels = {"a": [1.0, 0.0], "b": [0.0]}  # a third sentence of "a" has none, and so no confidence here
+    lines = grounded._difference_lines([{"seed": 0, "known": both}], labels)
     assert lines[0].startswith("By knowledge, less *two*")
     assert lines[4].startswith("| stated | +73.3 (+60.0 to +80.0)")
     assert lines[6].endswith("| - |")

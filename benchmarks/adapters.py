@@ -1,7 +1,7 @@
 """Makes an adapter that comes with the package of a run, and calibrates it.
 
     python benchmarks/adapters.py atlas runs/real/atlas-larger/seed-0/distil            # some ten minutes on one core
-    python benchmarks/adapters.py atlas-grounded runs/grounded/atlas/seed-0/grounded    # some twenty minutes
+    python benchmarks/adapters.py atlas-grounded runs/grounded/atlas/seed-1/grounded    # some twenty minutes
     python benchmarks/adapters.py world runs/demo-world/distil                          # seconds
 
 The runs are of `benchmarks/real.py --data atlas-larger`, `benchmarks/grounded.py` and `lovec demo --world --seed 0`.

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from lovec.baselines.base import Baseline, BaselineResources, Claim, Judge, Relation, relations, support
 from lovec.baselines.judges import YesNoJudge
 from lovec.core.settings import PlainWord
-from lovec.types import Record, check_ready
+from lovec.types import check_ready
 
 
-class JudgedBaseline(Baseline, ABC):
+class JudgedBaseline(Baseline):
     """A baseline that asks a judge.
 
     Args:
@@ -48,7 +47,3 @@ class JudgedBaseline(Baseline, ABC):
     def relations(self, claims: Sequence[Claim]) -> list[Relation]:
         """Return how the text of each claim relates to its sentence, see ``lovec.baselines.base.relations``."""
         return relations(self._judge, claims)
-
-    @abstractmethod
-    def confidences(self, records: Sequence[Record]) -> list[list[float | None]]:
-        """Return a confidence in [0, 1] for every sentence of every record; None where there is none."""

@@ -24,7 +24,6 @@ from lovec.datasets.jsonl import read_records, write_records
 from lovec.datasets.world import EmbeddedWorld, ensure_world, grading, text
 from lovec.datasets.world.cache import code_of
 from lovec.encoding import Encoder
-from lovec.encoding.answering import plain_completions
 from lovec.oracles.world import WorldOracle
 from lovec.tags import DEFAULT_TAGS
 from lovec.types import Completion, Engine, LovecError, Record, Sampling, Sentence, Unit
@@ -280,10 +279,11 @@ class World(RecordsDataModule):
 
     def _answer(self, questions: list[Record], encoder: Encoder, engine: Engine, sampling: Sampling) -> list[Record]:
         """Return plain answers, written without the instruction; those to one question are adjacent."""
-        found = plain_completions(engine, encoder, {record.id: record.question for record in questions}, sampling)
+        prompts = [encoder.prompt(record.question, instruct=False) for record in questions]
+        completions = engine.generate(prompts, sampling, encoder.stop_ids, keys=[record.id for record in questions])
         records = []
-        for record in questions:
-            for number, completion in enumerate(found[record.id], 1):
+        for record, group in zip(questions, completions, strict=True):
+            for number, completion in enumerate(group, 1):
                 name = f"{record.id}/sample-{number}" if sampling.temperature else record.id
                 answer = encoder.written(completion.ids, completion.finished).strip()
                 sentences = tuple(map(Sentence, self._sentences(answer, completion)))

@@ -604,6 +604,8 @@ def test_the_page_is_made_of_a_real_test(compared: tuple[Path, Comparison, int],
         assert f"| {name} | " in text
     assert text.startswith("# Baselines and methods on the embedded world\n")
     assert "| BS | ECE-M | SC | bad tags | c | f |" in text, "a column for every metric that is kept"
+    tables = [block.split("\n") for block in text.strip().split("\n\n") if block.startswith("|")]
+    assert tables and all(len({line.count("|") for line in table}) == 1 for table in tables)
     assert text.index("What holds") < text.index("Running time") < text.index("rows: Iterative")
     with pytest.raises(SystemExit, match="no finished run"):
         benchmark.collect([0, 1], tmp_path)

@@ -70,8 +70,13 @@ def _attention(
 ) -> tuple[Tensor, Tensor | None]:
     """Compute attention over the trie where there is one, else as sdpa does, in rows where queries are packed."""
     if places is not None:
-        padded, _ = _attention(module, places.padded_from(query), key, value, attention_mask, scaling, **kwargs)
-        return places.packed_from(padded), None
+        assert attention_mask is not None  # CachedRows gives one with every places
+
+        def attend_rows(query: Tensor, rows: slice, width: int) -> Tensor:
+            mask = attention_mask[rows, :, -width:]
+            return _attention(module, query, key[rows], value[rows], mask, scaling, **kwargs)[0]
+
+        return places.in_rows(attend_rows, query), None
     unknown = [name for name in ("softcap", "s_aux", "position_bias") if kwargs.get(name) is not None]
     if trie is None:
         if not unknown and _shares_keys(query, key, attention_mask):

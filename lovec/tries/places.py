@@ -6,7 +6,7 @@ rows, has its queries padded.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -59,6 +59,29 @@ class TokenPlaces:
     def packed_from(self, padded: Tensor) -> Tensor:
         """Return the tokens of rows, [B, W, ...], one after the other, [1, N, ...]; padded ones as they are."""
         return padded[self._row, self._column][None] if self.packed else padded
+
+    def in_rows(self, attend: Callable[[Tensor, slice, int], Tensor], packed: Tensor) -> Tensor:
+        """Compute attention, whose keys lie in rows, for heads of tokens one after the other.
+
+        On a CPU every row has a call of its own, so that no padding is computed. Elsewhere one call for all rows, whose
+        queries are padded, is quicker.
+
+        Args:
+            attend: takes queries of some rows, [R, H, W, D], which rows these are, and W; returns [R, W, H, D].
+            packed: queries one after the other, [1, H, N, D].
+
+        Returns:
+            [1, N, H, D].
+        """
+        if packed.device.type != "cpu":
+            return self.packed_from(attend(self.padded_from(packed), slice(None), self.width))
+        spans = zip(self._begins.tolist(), self._counts.tolist(), strict=True)
+        parts = [
+            attend(packed[:, :, begin : begin + count], slice(row, row + 1), count)
+            for row, (begin, count) in enumerate(spans)
+            if count
+        ]
+        return torch.cat(parts, dim=1)
 
     def padded_from(self, packed: Tensor) -> Tensor:
         """Return heads of tokens one after the other, [1, H, N, D], in rows, [B, H, W, D], with zeros before them."""

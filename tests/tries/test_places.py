@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,3 +32,22 @@ def test_places_of_tokens(lengths: list[int], packed: bool) -> None:
     assert back.shape == (len(lengths), 2, width, 3)
     assert back[:, 0, :, 2].tolist() == padded.clamp(min=0).tolist()
     assert back[:, 1, :, 0].tolist() == (-padded.clamp(min=0)).tolist()
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_only_other_devices_than_cpus_pad_the_queries_of_rows(device: str) -> None:
+    lengths, calls = [2, 0, 5, 1], []
+    places = TokenPlaces(lengths, torch.device(device), packed=True)
+    packed = torch.arange(2.0 * 8 * 3, device=device).view(1, 2, 8, 3)
+
+    def attend(query: torch.Tensor, rows: slice, width: int) -> torch.Tensor:
+        calls.append((tuple(query.shape), list(range(4))[rows], width))
+        return 2 * query.transpose(1, 2)
+
+    out = places.in_rows(attend, packed)
+    assert out.shape == (1, 8, 2, 3)
+    if device == "cpu":
+        assert torch.equal(out, 2 * packed.transpose(1, 2))
+        assert calls == [((1, 2, 2, 3), [0], 2), ((1, 2, 5, 3), [2], 5), ((1, 2, 1, 3), [3], 1)]
+    else:
+        assert calls == [((4, 2, 5, 3), [0, 1, 2, 3], 5)]

@@ -104,6 +104,9 @@ def _print_worth(judge: Worth) -> None:
     print(f"B less A {_percent(judge.bias, signed=True)}")
     print(f"mean factuality by A alone {_percent(judge.people)}, with B's labels {_percent(judge.powered)}")
     print(f"{judge.labels} labels of A with B's are worth {judge.effective:.0f} of A alone (lambda {judge.weight:.2f})")
+    if judge.needed is None:
+        print(f"how many labels an interval of {100 * judge.width:g} points takes is not known: those of A are alike")
+        return
     powered = f"{judge.needed_powered}" if judge.needed_powered is not None else "more labels of B, too,"
     print(f"an interval of {100 * judge.width:g} points takes {judge.needed} labels of A alone, {powered} with B's")
 

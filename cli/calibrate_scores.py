@@ -179,7 +179,7 @@ def _thresholds_before(
     Args:
         earlier: that calibration.
         directed: scores of each column, [N], higher for surer.
-        truth: factuality of each row, [N].
+        truth: factuality of each row, [N]; NaN where it is not known.
         groups: what each row belongs to, [N]; None is itself.
     """
     import numpy as np
@@ -188,8 +188,9 @@ def _thresholds_before(
     from lovec.reports.calibrated import told_of_promise
 
     ranks, owners, told = earlier.ranks(np.stack(directed, 1)), groups or range(len(truth)), []
+    labelled = ~np.isnan(truth)  # with a judge, the other rows have its labels only
     for one in earlier.guarantees:
-        passages = group_passages(ranks, truth, owners, one.true_from)
+        passages = group_passages(ranks, truth, owners, one.true_from, labelled)
         told.append(f"the threshold before: {told_of_promise(one, passages.values())}")
     return told
 

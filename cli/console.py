@@ -147,7 +147,11 @@ def confirm_calls(calls: int, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise UsageError("nobody is at a terminal to be asked whether to make these calls; give --yes")
-    if input("make these calls? [y/N] ").strip().lower() not in ("y", "yes"):
+    try:
+        answer = input("make these calls? [y/N] ")
+    except EOFError:  # Ctrl-D
+        answer = ""
+    if answer.strip().lower() not in ("y", "yes"):
         raise LovecError("no calls were made; what was done so far stays")
 
 

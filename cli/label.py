@@ -270,8 +270,11 @@ class LabelCommand:
         if not names:
             return None, None
         (begin,) = names
-        copied = options.evidence is None and Path(options[begin]).resolve() == (self.out / f"{begin}.jsonl").resolve()
-        return begin, None if copied else labelling.open_file(options[begin], options.evidence, self.shard)
+        file = self.out / f"{begin}.jsonl"
+        if options.evidence is None and Path(options[begin]).resolve() == file.resolve():
+            labelling.check_stage_file(file)
+            return begin, None
+        return begin, labelling.open_file(options[begin], options.evidence, self.shard)
 
     def _check_outputs(self) -> None:
         """Refuse to write over a file that is read, also where shards are joined, before anything is paid for.

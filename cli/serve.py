@@ -170,7 +170,7 @@ def open_provider(
         scale = P_TRUE_SCALE if method == "p_true" else DEFAULT_SCALE
         texts = ServedConfidence.of_scores(text_calibration, asker.model, scale, ITERATIVE)
         readout = _text_readout(texts, method, text_calibration)
-    served = replace(answers, calibrations={**answers.calibrations, **texts.calibrations})
+    served = replace(answers, calibrations={**answers.calibrations, **texts.calibrations}, falls_back=False)
     return ApiTagger(asker, method, readout=readout, instruction=instruction, tags=tags, served=served)
 
 

@@ -423,7 +423,8 @@ class TagCommand:
         tagger.live = file.isatty() or (_is_watched(file) and options.ask_file is None and len(options.ask or ()) == 1)
         stated = options.readout == "stated"
         keeps = tagger.keeps(self._threshold_modes(tagger)[0])
-        printer = Printer(file, tagger.tags, headings, options.asking, keeps, stated)
+        tags = tagger.tags if options.asking else tagger.text_tags
+        printer = Printer(file, tags, headings, options.asking, keeps, stated)
         for records in self._chunks(report=not file.isatty()):
             printer.begin(records)
             for record in list(self._tag(records, printer)):

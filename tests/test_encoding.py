@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +51,19 @@ def test_a_turn_ends_with_its_own_token(models: Path, arch: str) -> None:
     assert encoder.tokenizer.convert_ids_to_tokens(encoder.end_id) == end
     assert {encoder.end_id, encoder.tokenizer.eos_token_id} == set(encoder.stop_ids)
     assert encoder.completion(["A."], [3])[-1] == encoder.end_id
+
+
+def test_a_turn_ends_with_a_token_that_is_special_but_has_no_name(models: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(tiny(models, "gemma2"), tmp_path / "gemma2"))
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    del config["extra_special_tokens"]
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    nameless = AutoTokenizer.from_pretrained(folder)
+    end = nameless.convert_tokens_to_ids("<end_of_turn>")
+    assert nameless.added_tokens_decoder[end].special and end not in nameless.all_special_ids
+    encoder = Encoder(nameless)
+    assert encoder.end_id == end and set(encoder.stop_ids) == {end, nameless.eos_token_id}
+    assert encoder.completion(["A."], [3])[-1] == end
 
 
 def test_one_bos_even_where_template_and_tokenizer_both_write_one(models: Path) -> None:

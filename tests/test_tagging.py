@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -12,11 +13,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from answers import answers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import lovec
+from lovec.calibration import Promised, calibrate
+from lovec.core.hub import ADAPTER_FILES
 from lovec.datasets.world import WorldSpec
 from lovec.datasets.world.cache import ensure_built
 from lovec.encoding import INSTRUCTION, Encoder
@@ -408,6 +412,19 @@ def test_texts_are_tagged_on_the_scale_of_the_model(model: str) -> None:
             lovec.tag(TEXT, session=session, min_score=2)
 
 
+def test_thresholds_for_sentences_are_not_of_clauses_that_a_text_brings(session: Session) -> None:
+    options: dict[str, Any] = {"adapter": "-", "base": "tiny", "mode": "iterative", "draws": 1}
+    made, _ = calibrate(answers(40), promised=[Promised.keep_factual(0.5)], **options)
+    served = ServedConfidence({"iterative": made})
+    tagger = TextTagger(replace(session, served=served), selection=Selection(keep_factual=0.5))
+    text = text_record("Ada wrote notes, and Bob sang.", "Who is Ada?")
+    assert len(tagger.tag_texts([text])) == 1
+    clauses = split_record(text, unit="clause")
+    assert [sentence.part_of for sentence in clauses.sentences] == [0, 0]
+    with pytest.raises(LovecError, match="is divided into clauses, and keep_factual has a threshold for sentences"):
+        tagger.tag_texts([clauses])
+
+
 def test_wrong_calls_are_refused(session: Session) -> None:
     for call, message in (
         (lambda: lovec.tag(session=session), "neither text nor question"),
@@ -446,6 +463,25 @@ def test_the_model_stays_open_while_the_settings_are_the_same(model: str, adapte
     weights.touch()  # trained on
     lovec.tag(TEXT, model=model, adapter=str(copy))
     assert tagging._last is not kept
+
+
+def test_a_model_is_opened_again_where_its_folder_has_changed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import lovec.tagging.texts as tagging
+
+    monkeypatch.setattr(tagging, "open_session", lambda **_: SimpleNamespace(close=lambda: None))
+    folder = tmp_path / "run" / "adapter"
+    folder.mkdir(parents=True)
+    for name in ADAPTER_FILES:
+        (folder / name).write_text("{}")
+    for time, adapter in enumerate((folder.parent, folder)):
+        settings = {"model": None, "adapter": str(adapter)}
+        opened = [tagging._shared_session(**settings)]
+        os.utime(folder / "adapter_model.safetensors", (time, time))
+        opened.append(tagging._shared_session(**settings))
+        (folder / "calibration.json").write_text("{}")
+        opened.append(tagging._shared_session(**settings))
+        assert len(set(map(id, opened))) == 3 and tagging._shared_session(**settings) is opened[-1]
+        (folder / "calibration.json").unlink()
 
 
 def test_unknown_words_of_the_world_are_a_problem(world: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -184,7 +184,7 @@ class Work:
 
 def with_confidences(record: Record, confidences: Iterable[float | None]) -> Record:
     """Return a record with one confidence per sentence, and without all else that a model has said of it."""
-    cleared = partial(replace, score=None, distribution=None, token_logps=None)
+    cleared = partial(replace, score=None, distribution=None, token_logps=None, by_source=None, source_rank=None)
     pairs = zip(record.sentences, confidences, strict=True)
     return replace(record, sentences=tuple(cleared(s, confidence=c) for s, c in pairs))
 

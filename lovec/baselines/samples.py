@@ -44,7 +44,8 @@ class Samples:
         self.max_new_tokens = max_new_tokens
         self.seed = seed
         self.tokens = 0
-        self._cache: dict[tuple[str, int], tuple[list[str], float, float]] = {}
+        # By id, question (the validation answers of a test may have the ids of its test answers) and number.
+        self._cache: dict[tuple[str, str, int], tuple[list[str], float, float]] = {}
         self._fewer = DoublingWarning(
             log, "%d records so far bring fewer samples than a baseline asks for, and are compared with those: %s"
         )
@@ -72,7 +73,7 @@ class Samples:
             LovecError: ``meta["samples"]`` is not a list of texts.
         """
         brought = {record.id: texts for record in records if (texts := brought_samples(record))}
-        missing = {r.id: r for r in records if r.id not in brought and (r.id, n) not in self._cache}
+        missing = {r.id: r for r in records if r.id not in brought and (r.id, r.question, n) not in self._cache}
         if missing:
             self._draw(list(missing.values()), n, engine, encoder)
         for record_id, texts in brought.items():
@@ -85,7 +86,7 @@ class Samples:
             if record.id in brought:
                 texts = brought[record.id][:n]
             else:
-                texts, seconds, cpu_seconds = self._cache[record.id, n]
+                texts, seconds, cpu_seconds = self._cache[record.id, record.question, n]
                 watch.add(_PHASE, seconds, cpu_seconds)
             answers.append([strip(text, encoder.tags) for text in texts])
         return answers
@@ -108,7 +109,7 @@ class Samples:
             }
         seconds, cpu_seconds = (clock[_PHASE] / len(records) for clock in (watch.seconds, watch.cpu_seconds))
         for record in records:
-            self._cache[record.id, n] = texts.get(record.id, []), seconds, cpu_seconds
+            self._cache[record.id, record.question, n] = texts.get(record.id, []), seconds, cpu_seconds
             if record.id not in texts:
                 self._no_room.add(record.id)
 

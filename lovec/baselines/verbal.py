@@ -51,8 +51,9 @@ class VerbalConfidence(AskedBaseline):
 
 def _scored(sentence: Sentence, logps: list[float] | None) -> Sentence:
     """Return a sentence with the score, the confidence and the distribution that log-probabilities give it."""
+    sentence = replace(sentence, token_logps=None, by_source=None, source_rank=None)
     if logps is None:
-        return replace(sentence, score=None, confidence=None, distribution=None, token_logps=None)
+        return replace(sentence, score=None, confidence=None, distribution=None)
     score = logps.index(max(logps))
     return replace(
         sentence,
@@ -60,5 +61,4 @@ def _scored(sentence: Sentence, logps: list[float] | None) -> Sentence:
         confidence=DEFAULT_SCALE.confidence(score),
         distribution=tuple(map(math.exp, logps)),
         levels=DEFAULT_SCALE.size,
-        token_logps=None,
     )

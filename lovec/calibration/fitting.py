@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from lovec.calibration.conformal import Passage
 from lovec.calibration.features import check_names, feature_row
 from lovec.calibration.logistic import Array
-from lovec.calibration.maps import MAPS, STRENGTHS, ConfidenceMap, FeatureMap, Isotonic, Platt, Stack
+from lovec.calibration.maps import MAPS, STRENGTHS, ConfidenceMap, FeatureMap, Identity, Isotonic, Platt, Stack
 from lovec.core.notices import counted
 from lovec.core.settings import check_count, check_seed
 from lovec.metrics.bootstrap import QuestionPairs, intervals, resample
@@ -372,7 +372,7 @@ def fit_labelled(
             and are further candidates.
 
     Raises:
-        LovecError: a name or a setting is wrong.
+        LovecError: a name or a setting is wrong, or no map that may be chosen never falls.
     """
     check_count("folds", folds, at_least=2)
     check_seed("seed", seed)
@@ -395,6 +395,11 @@ def fit_labelled(
     )
     whole = {name: fit(data.rows, data.factuality, data.passage) for name, fit in fits.items()}
     allowed = [candidate for candidate in candidates if _rises(whole[candidate.name])]
+    if not allowed:
+        raise LovecError(
+            f"no map rises with {data.features[0]} ({', '.join(fits) or 'none was tried'}); give isotonic or beta, "
+            "too, or check whether its higher values are the surer ones"
+        )
     chosen = min(allowed, key=lambda candidate: round(candidate.brier / _SAME))
     return Fitted(
         map=_bare(whole[chosen.name]),
@@ -432,6 +437,8 @@ def _rises(fitted: Any) -> bool:
 
 def _fit_one(name: str, rows: Array, factuality: Array, passage: _Indices) -> Callable[[ArrayLike], Array]:
     x = rows[:, 0]
+    if name == Identity.name:  # whatever the rows are, so that it changes nothing
+        return _OneColumn(Identity())
     if (x == x[0]).all():  # of a fold: the best map that there is, is the mean
         return _constant(factuality)
     try:

@@ -226,14 +226,13 @@ class ScoreCalibration(FittedMap):
         return np.asarray(ranks > np.array(limits))
 
     def thresholds_by_kind(self, keep_factual: float) -> dict[str, Guarantee]:
-        """Return the guarantee for each kind of rows, by the kind, see ``threshold``.
+        """Return the guarantee for each kind of rows, by the kind: what ``threshold`` promises, for each of them.
 
         Raises:
             LovecError: there is none for this probability.
         """
-        self.threshold(keep_factual)
-        found = {k.value: k.guarantee for k in self.kinds if abs(k.guarantee.keep_factual - keep_factual) < 1e-9}
-        return found
+        promised = Promised.of(self.threshold(keep_factual))
+        return {kind.value: kind.guarantee for kind in self.kinds if Promised.of(kind.guarantee) == promised}
 
     def confidences(self, directed: ArrayLike) -> Array:
         """Return the calibrated confidences of scores that are higher for surer.

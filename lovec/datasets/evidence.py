@@ -9,6 +9,7 @@ import re
 import sqlite3
 import unicodedata
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -81,22 +82,18 @@ class Wikipedia:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        try:
+        self._path = path
+        with self._readable():
             self._database = sqlite3.connect(f"{Path(path).resolve().as_uri()}?mode=ro", uri=True)
-            self._database.execute("SELECT title, text FROM documents LIMIT 1").fetchone()
-        except sqlite3.Error as error:
-            raise LovecError(
-                f"cannot read {path} as Wikipedia ({error}); expected FActScore's sqlite file with the table "
-                "documents(title, text)"
-            ) from None
+        self._rows("SELECT title, text FROM documents LIMIT 1")
 
     def find(self, title: str) -> tuple[str, ...]:
         """Return the passages of a page; a lower-case first letter, underscores and Unicode forms do not matter."""
         plain = _normalised(title)
         for spelling in dict.fromkeys((title, plain, _capital(plain), unicodedata.normalize("NFD", _capital(plain)))):
-            row = self._database.execute("SELECT text FROM documents WHERE title = ?", (spelling,)).fetchone()
-            if row is not None:
-                texts = row[0].replace("<s>", "").replace("</s>", "").split(SEPARATOR)
+            rows = self._rows("SELECT CAST(text AS TEXT) FROM documents WHERE title = ? AND text NOTNULL", spelling)
+            if rows:
+                texts = rows[0][0].replace("<s>", "").replace("</s>", "").split(SEPARATOR)
                 return tuple(text.strip() for text in texts if text.strip())
         return ()
 
@@ -110,9 +107,29 @@ class Wikipedia:
         candidates: set[str] = set()
         for variant in _variants(_normalised(title)):
             for sign, order in ((">=", "ASC"), ("<", "DESC")):
-                query = f"SELECT title FROM documents WHERE title {sign} ? ORDER BY title {order} LIMIT {_NEIGHBOURS}"
-                candidates.update(row[0] for row in self._database.execute(query, (variant,)))
+                places = f"WHERE title {sign} ? ORDER BY title {order} LIMIT {_NEIGHBOURS}"
+                query = f"SELECT CAST(title AS TEXT) FROM documents {places}"
+                candidates.update(row[0] for row in self._rows(query, variant) if row[0])
         return _most_similar(title, candidates)
+
+    def _rows(self, query: str, *values: str) -> list[tuple[str, ...]]:
+        """Return what a query finds.
+
+        Raises:
+            LovecError: the database cannot be read.
+        """
+        with self._readable():
+            return self._database.execute(query, values).fetchall()
+
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, UnicodeError) as error:  # a broken file may have bytes that are no text
+            raise LovecError(
+                f"cannot read {self._path} as Wikipedia ({error}); expected FActScore's sqlite file with the table "
+                "documents(title, text)"
+            ) from None
 
 
 class EvidenceFile:

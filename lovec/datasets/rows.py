@@ -46,6 +46,9 @@ _TEXTS = frozenset(
 )
 """Columns of CSV that are text even where a cell looks like a list."""
 
+_MESSAGES = frozenset("prompt chosen completion response".split())
+"""Those of them that may also be the messages of a chat."""
+
 
 class Reading:
     """What the reading of one file hands from row to row.
@@ -394,7 +397,8 @@ def _cell(column: str, cell: str) -> Any:
 
     Numbers stay text: "1.10" may be the number of a section, and who needs a number reads it as one.
     """
-    if column in _TEXTS or "-output" in column or cell.lstrip()[:1] not in ("[", "{"):
+    is_text = column in _TEXTS or "-output" in column
+    if (is_text and column not in _MESSAGES) or cell.lstrip()[:1] not in ("[", "{"):
         return cell or None
     for parse in (_json_value, _python_value):  # the second one for what pandas writes
         try:
@@ -402,8 +406,16 @@ def _cell(column: str, cell: str) -> Any:
             json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
         except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
             continue
-        return value if isinstance(value, list | dict) else cell
+        return value if isinstance(value, list | dict) and not (is_text and not _is_chat(value)) else cell
     return cell
+
+
+def _is_chat(value: Any) -> bool:
+    """Return whether a value is a list of messages, each with a role, and not a text that looks like a list."""
+    messages = isinstance(value, list) and all(
+        isinstance(one, dict) and isinstance(one.get("role"), str) for one in value
+    )
+    return messages and bool(value)
 
 
 def _json_value(text: str) -> Any:

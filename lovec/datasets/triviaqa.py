@@ -49,7 +49,7 @@ def read_triviaqa(path: str | os.PathLike[str] | None = None, scale: Scale = DEF
     """
     records: dict[str, Record] = {}
     for row in HUB.table(path).select_columns(list(HUB.columns)):
-        record_id, question, aliases = row["question_id"], row["question"].strip(), _aliases(row["answer"])
+        record_id, question, aliases = str(row["question_id"]), row["question"].strip(), _aliases(row["answer"])
         if not aliases:
             raise LovecError(
                 f"question {record_id!r} of {path or HUB.name} has no answer; take the validation split (the test "
@@ -71,7 +71,8 @@ def short_answer(row: dict[str, Any], reading: Reading) -> Iterator[Record]:
         raise LovecError("there is no answer; take the validation split (the test split withholds its answers)")
     question = row["question"].strip()
     meta = {"aliases": aliases, "bare_question": question, "domain": DOMAIN}
-    yield Record(reading.ids.of(row["question_id"]), short_form(question), meta=meta)
+    name = question[:60] if row["question_id"] in (None, "") else str(row["question_id"])
+    yield Record(reading.ids.of(name), short_form(question), meta=meta)
 
 
 def short_form(question: str, scale: Scale = DEFAULT_SCALE) -> str:

@@ -61,7 +61,7 @@ def disagrees(sentence: Sentence) -> bool:
     """Return whether the confidence of a sentence by its source differs by ``DISAGREEMENT`` or more from the other."""
     if sentence.by_source is None or sentence.confidence is None:
         return False
-    return abs(sentence.by_source - sentence.confidence) >= DISAGREEMENT
+    return abs(sentence.by_source - sentence.confidence) >= DISAGREEMENT - 1e-9  # 0.7 - 0.4 is less than 0.3
 
 
 def describe(sentence: Sentence) -> str:

@@ -526,9 +526,8 @@ class Encoder:
 
     def _find_end_of_turn(self, name: str) -> int:
         """Return the id that follows an assistant's answer in the template."""
-        special = set(self.tokenizer.all_special_ids)
         after = self._controls.read(self.place.end)
-        end = next((i for i in after if i in special), self.tokenizer.eos_token_id)
+        end = next((i for i in after if i in self._controls.special), self.tokenizer.eos_token_id)
         if end is None:
             raise LovecError(f"the tokenizer of {name} has no EOS token, and its template no token that ends a turn")
         return int(end)
@@ -556,6 +555,9 @@ class _ControlTokens:
     Args:
         tokenizer: the tokenizer.
         tags: the tag words.
+
+    Attributes:
+        special: ids that are marked as special; a tokenizer names only some of them, as its EOS token.
     """
 
     def __init__(self, tokenizer: Any, tags: TagFormat) -> None:
@@ -569,11 +571,12 @@ class _ControlTokens:
         words = sorted({*self._tag_words, *listed.values()}, key=len, reverse=True)
         self._listed, self._foreign = set(listed), re.compile(f"({'|'.join(map(re.escape, words))})")
         self._ids: set[int] = set()
-        special = [i for i, token in tokenizer.added_tokens_decoder.items() if token.special]
+        marked = (i for i, token in tokenizer.added_tokens_decoder.items() if token.special)
+        self.special = frozenset(marked).union(tokenizer.all_special_ids)
         self._words: re.Pattern[str] = re.compile("(?!)")
-        self.add([*special, *tokenizer.all_special_ids])
+        self.add(self.special)
 
-    def add(self, ids: Sequence[int]) -> None:
+    def add(self, ids: Iterable[int]) -> None:
         """Add those of the ids that are added tokens: a template may use some that are not marked as special."""
         self._ids |= {i for i in ids if i in self._added and self._added[i] not in self._tag_words}
         words = sorted((self._added[i] for i in self._ids), key=len, reverse=True)

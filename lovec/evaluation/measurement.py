@@ -192,7 +192,10 @@ class Measurement:
                     self._measure_recalibrated(baseline.name, tagged, tag, [ITERATIVE], readouts)
 
     def measure_hybrid(self, first: str, second: str) -> None:
-        """Measure the mean of the confidences of two methods that were kept."""
+        """Measure the mean of the confidences of two methods, where both were kept."""
+        if ITERATIVE not in self.evaluator.modes or not {first, second} <= self._kept.keys():
+            rank_zero_info(f"{first} + {second} is left out: not both of them were measured on stored answers")
+            return
         self._add(ITERATIVE, average_confidences(self._kept[first], self._kept[second]))
         self._finish(f"{first} + {second}", "hybrid", [ITERATIVE], ["stated"], bases=(first, second))
 

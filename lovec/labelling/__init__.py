@@ -6,7 +6,17 @@ from lovec.labelling.ray_files import RaySettings
 from lovec.labelling.recipe import RECIPE, next_commands, summary, write_recipe
 from lovec.labelling.sources import Shard, Source, open_file, stage_file
 from lovec.labelling.splitting import MANIFEST, SPLITS, Splitting, TooFewEntities, split_file
-from lovec.labelling.stage import STAGES, Counts, Outcome, Progress, Stage, is_finished, read_counts, run_stage
+from lovec.labelling.stage import (
+    STAGES,
+    Counts,
+    Outcome,
+    Progress,
+    Stage,
+    check_stage_file,
+    is_finished,
+    read_counts,
+    run_stage,
+)
 from lovec.labelling.steps import Answer, AnswerStep, EngineWriter, LabelStep, PairStep, SplitStep, Writer, copy_records
 
 __all__ = [
@@ -31,6 +41,7 @@ __all__ = [
     "Stage",
     "TooFewEntities",
     "Writer",
+    "check_stage_file",
     "copy_records",
     "is_finished",
     "join_file",

@@ -28,6 +28,9 @@ SPLITS = ("train", "dev", "test")
 MANIFEST = "splits.json"
 """File beside them that says how they were made, and how many entities and records each of them has."""
 
+ENTITY_KEY = "entity"
+"""Key in ``meta`` that names the entity of a record, where none is given; records without it go by their question."""
+
 _MOST_BYTES = 1 << 20  # of such a file that is read
 _MAKE_ANEW = "make the splits anew with --redo"
 _RULE = (
@@ -59,7 +62,7 @@ class Splitting:
     dev: Probability = 0.1
     test: Probability = 0.1
     seed: int = 0
-    key: str = "entity"
+    key: str = ENTITY_KEY
 
     def __post_init__(self) -> None:
         if self.dev + self.test >= 1:
@@ -70,11 +73,17 @@ class Splitting:
 
         Samples and repeated questions have the same; so have all questions that name their entity in ``meta``.
         """
-        named = record.meta.get(self.key)
-        if not isinstance(named, str) or not named.strip():
+        named = self.named(record)
+        if not named:
             asked = _ASKED.fullmatch(record.question.strip())
             named = record.question if asked is None else asked[1]
         return " ".join(named.split()).casefold()
+
+    def named(self, record: Record) -> str:
+        """Return the entity that the ``meta`` of a record names, by a text or a number; "" where it names none."""
+        value = record.meta.get(self.key)
+        names = isinstance(value, str | int | float) and not isinstance(value, bool)
+        return str(value).strip() if names else ""
 
     def assign(self, entities: Iterable[str]) -> dict[str, str]:
         """Return the split of every entity; each split has at least one.
@@ -116,7 +125,16 @@ def split_file(labelled: Path, splitting: Splitting, redo: bool = False) -> Coun
     if not redo and (counts := _earlier_counts(manifest, origin, paths)) is not None:
         return counts
     records = stage_file(labelled).records
-    entities = Counter(splitting.entity(record) for record in records(0) if record.has_labels)
+    entities, named = Counter[str](), False
+    for record in records(0):
+        if record.has_labels:
+            entities[splitting.entity(record)] += 1
+            named |= bool(splitting.named(record))
+    if entities and not named and splitting.key != ENTITY_KEY:
+        raise LovecError(
+            f"no labelled record of {labelled} names its entity in meta.{splitting.key}, as --entity_key says; give a "
+            "key that they have, or leave the option out"
+        )
     split_of = splitting.assign(entities)
     state: dict[str, Any] = {"identity": origin.to_dict(), "rule": _RULE.format(key=splitting.key), "digests": {}}
     _save(manifest, state)

@@ -22,7 +22,8 @@ from lovec.core.plain import checked_integer, checked_list, checked_number, chec
 from lovec.core.provenance import Origin
 from lovec.core.settings import Count, checked
 from lovec.datasets.jsonl import json_line, record_to_dict
-from lovec.labelling.sources import Source, input_digest
+from lovec.datasets.layouts import read_any
+from lovec.labelling.sources import Source, input_digest, stage_file
 from lovec.types import LovecError, Record
 
 STAGES = {
@@ -298,6 +299,23 @@ def is_finished(name: str, folder: Path) -> bool:
     """
     manifest = manifest_of(folder / f"{name}.jsonl")
     return manifest.exists() and Manifest.read(manifest, _START_AGAIN).digest != ""
+
+
+def check_stage_file(path: Path) -> None:
+    """Check that a file which may be the user's can be read as one that a stage wrote, see ``stage_file``.
+
+    Raises:
+        LovecError: it cannot: it has another layout, or records without an id or with the same one.
+    """
+    if manifest_of(path).exists():
+        return
+    for _ in read_any(path):  # refuses what is no record, and ids that several have
+        pass
+    try:
+        for _ in stage_file(path).records(0):
+            pass
+    except LovecError as error:
+        raise LovecError(f"{error}; give the file another name, or another --out, so that it is copied") from None
 
 
 def manifest_of(output: Path) -> Path:

@@ -16,6 +16,9 @@ from lovec.tags import thought_length
 from lovec.text.untag import split_record, untag
 from lovec.types import Engine, LovecError, Oracle, Record, Sampling, checked_ratings
 
+_OF_AN_ANSWER = ("finished", "problem", "abstained")
+"""Keys of ``meta`` that are about the answer of a record, and not about its question."""
+
 _SENTENCE_ENDS = (*".!?…\"'”)]*。", "\u2019", "\uff01", "\uff1f")
 
 
@@ -99,7 +102,7 @@ class AnswerStep:
         self.sampling = sampling
 
     def __call__(self, records: Sequence[Record]) -> list[Outcome]:
-        """Return answered records; sentences and labels that came with a question are dropped.
+        """Return answered records; what a question brings of an earlier answer is dropped, labels included.
 
         A question without an answer keeps an empty one, and ``meta["problem"]`` says why. ``meta["finished"]`` is False
         where an answer was cut off by the token limit.
@@ -123,8 +126,9 @@ class AnswerStep:
         records = []
         for number, answer in enumerate(answers, 1):
             name = record.id if len(answers) == 1 else f"{record.id}/sample-{number}"
-            meta = record.meta if answer.finished else {**record.meta, "finished": False}
-            meta = meta if answer.problem is None else {**meta, "problem": answer.problem}
+            meta = {key: value for key, value in record.meta.items() if key not in _OF_AN_ANSWER}
+            meta |= {} if answer.finished else {"finished": False}
+            meta |= {} if answer.problem is None else {"problem": answer.problem}
             records.append(replace(record, id=name, answer=answer.text, sentences=(), rejected=None, meta=meta))
         problems = [answer.problem for answer in answers if answer.problem is not None]
         counts = {"unfinished": sum(not answer.finished for answer in answers)}
@@ -189,9 +193,8 @@ class LabelStep:
             LovecError: the ratings of a record are not one number in [0, 1] or None per sentence.
         """
         with_sentences = [record for record in records if record.sentences]
-        ratings = checked_ratings(self.oracle, with_sentences) if with_sentences else []
-        by_id = dict(zip((record.id for record in with_sentences), ratings, strict=True))
-        return [self._outcome(record, by_id.get(record.id, [])) for record in records]
+        ratings = iter(checked_ratings(self.oracle, with_sentences) if with_sentences else [])
+        return [self._outcome(record, next(ratings) if record.sentences else []) for record in records]
 
     def _outcome(self, record: Record, ratings: Sequence[float | None]) -> Outcome:
         if not record.sentences:

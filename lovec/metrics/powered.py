@@ -27,6 +27,7 @@ from statistics import NormalDist
 import torch
 from torch import Tensor
 
+from lovec.core.notices import counted
 from lovec.core.settings import check_count, check_range, check_seed
 from lovec.metrics.bootstrap import Interval
 from lovec.metrics.functional import group_of
@@ -41,6 +42,10 @@ UNSEEN = 0.5
 _BINS = 10
 _STEPS = 20  # of bisection: to a millionth
 _NOTHING = 1e-24  # a variance that is rounding
+
+
+class TooFewGroups(LovecError):
+    """There are too few labelled groups for an interval over groups."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +239,7 @@ class Worth:
         weight: lambda.
         effective: number of labels of people alone that would give an interval as narrow as that of ``powered``.
         width: of an interval, from end to end.
-        needed: number of labels that such an interval takes of people alone.
+        needed: number of labels that such an interval takes of people alone; None where all of theirs are alike.
         needed_powered: the same beside the judge's labels; None where no number suffices.
     """
 
@@ -248,7 +253,7 @@ class Worth:
     weight: float
     effective: float
     width: float
-    needed: int
+    needed: int | None
     needed_powered: int | None
 
 
@@ -268,8 +273,6 @@ def worth(rows: Judged, width: float, level: float = LEVEL) -> Worth:
     apart = both.judge - both.people
     alone = powered_mean(theirs.people, theirs.people, theirs.group, level)
     powered = powered_mean(told.people, told.judge, told.group, level)
-    needed = labels_needed(theirs.people, theirs.people, theirs.group, width, level)
-    assert needed is not None  # where a judge has no part, more labels always help
     return Worth(
         rows=len(rows.judge),
         untold=rows.untold,
@@ -281,7 +284,7 @@ def worth(rows: Judged, width: float, level: float = LEVEL) -> Worth:
         weight=powered.weight,
         effective=powered.stands_for(alone),
         width=width,
-        needed=needed,
+        needed=labels_needed(theirs.people, theirs.people, theirs.group, width, level) or None,
         needed_powered=labels_needed(told.people, told.judge, told.group, width, level),
     )
 
@@ -313,9 +316,17 @@ def measure_judged(rows: Judged, draws: int = 1000, seed: int = 0, level: float 
         level: see ``powered_mean``.
 
     Raises:
+        TooFewGroups: people have labelled, or the judge can tell, rows of fewer than two groups.
         LovecError: see ``powered_mean`` and ``powered_ece_m``.
     """
     own, told = rows.among(rows.labelled), rows.among(~rows.judge.isnan())
+    for who, some in (("people have labelled", own), ("the judge can tell", told)):
+        if (groups := int((torch.bincount(some.group) > 0).sum())) < 2:
+            raise TooFewGroups(
+                f"{who} {counted(len(some.group), 'row')} of {counted(groups, 'group')}"
+                f"{'' if rows.confidence is None else ' among those with a confidence'}, expected rows of two groups "
+                "at least: intervals are over groups"
+            )
     sources = replace(own, judge=own.people), replace(told, people=told.judge), rows.told()
     means: list[dict[str, Estimate]] = []
     errors: list[dict[str, Interval]] = []
@@ -471,7 +482,7 @@ class _ByBin:
             )
         known = ~people.isnan()
         if (labelled := int((torch.bincount(group[known]) > 0).sum())) < 2:
-            raise LovecError(
+            raise TooFewGroups(
                 f"people have labelled {int(known.sum())} rows of {labelled} groups, expected rows of two groups at "
                 "least: intervals are over groups; label more answers"
             )

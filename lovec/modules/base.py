@@ -31,7 +31,7 @@ from lovec.modules.batching import Batch, Example, default_budget, enough_memory
 from lovec.modules.checks import check_records, check_texts, check_trainer, not_finite, questions_with_tag_words
 from lovec.modules.costs import RunCosts, length_of
 from lovec.modules.distributed import even_groups, sum_gradients, without_sync
-from lovec.modules.optimizers import create_optimizer, set_total_steps
+from lovec.modules.optimizers import create_optimizer, set_total_steps, step_schedule
 from lovec.modules.sums import BatchSums
 from lovec.policy import TokenSequence
 from lovec.types import DEFAULT_SCALE, LossOutput, LovecError, Record, Scale
@@ -228,7 +228,8 @@ class PolicyModule(EvaluationModule):
         counts = reduce_over_processes(self.trainer, self.counts(examples), sum)
         checkpointing = self.policy_config.gradient_checkpointing
         budget = self.micro_batch_tokens or default_budget(self.policy.model, self.policy.device, checkpointing)
-        own = micro_batches(examples, budget, self.policy.shares_prefixes)
+        shared = self.policy.shares(max((example.length for example in examples), default=0))
+        own = micro_batches(examples, budget, shared)
         groups = even_groups(self.trainer, own)
         sums = BatchSums()
         for number, group in enumerate(groups):
@@ -287,7 +288,7 @@ class PolicyModule(EvaluationModule):
         optimizer.zero_grad()
         schedule: Any = self.lr_schedulers()
         if schedule is not None:
-            schedule.step()
+            step_schedule(schedule)
         return norm
 
     # Lightning's hooks

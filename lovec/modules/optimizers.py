@@ -9,6 +9,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from torch import Tensor
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from lovec.core.settings import check_range
 from lovec.types import LovecError
@@ -30,9 +31,27 @@ def create_optimizer(
     try:
         created = optimizer(parameters)
         check_rates(created)
-        return created, None if lr_scheduler is None else lr_scheduler(created)
+        schedule = None if lr_scheduler is None else lr_scheduler(created)
     except (ValueError, TypeError) as error:
         raise LovecError(f"the optimizer or its lr_scheduler refuses its settings: {error}") from error
+    if isinstance(schedule, ReduceLROnPlateau):
+        raise LovecError(
+            "lr_scheduler is ReduceLROnPlateau, which waits for a metric, while schedules are stepped with the "
+            "optimiser here; choose one that needs none, such as CosineAnnealingLR"
+        )
+    return created, schedule
+
+
+def step_schedule(schedule: Any) -> None:
+    """Go on with a schedule after an optimiser step.
+
+    Raises:
+        LovecError: it has come to its end.
+    """
+    try:
+        schedule.step()
+    except ValueError as error:
+        raise LovecError(f"the lr_scheduler cannot go on: {error}; let it have as many steps as the run") from error
 
 
 def set_total_steps(schedule: Any, trainer: Trainer, updates_per_batch: int) -> None:

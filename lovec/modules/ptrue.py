@@ -91,8 +91,16 @@ class PTrueTuned(PolicyModule):
         return examples
 
     def check_row(self, row: Record) -> None:
-        """Collect the warnings about sentences that do not fit; such sentences are left out."""
-        self.questions(row)
+        """Collect the warnings about sentences that do not fit; such sentences are left out.
+
+        Raises:
+            LovecError: none of those with a label is left.
+        """
+        if not self.questions(row) and row.has_labels:
+            raise LovecError(
+                f"{row.id}: no sentence with a label fits the context of {self.policy.max_length} tokens; leave the "
+                "answer out, or raise policy.max_length"
+            )
 
     def check_rows(self, rows: Sequence[Record]) -> None:
         """Warn, before the first step, of all sentences that do not fit the model's context."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import math
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, Literal
 
@@ -210,12 +211,7 @@ class RolloutModule(PolicyModule):
             )
         prompts = self._prompts(rows)
         self.engine.sync(self.policy)
-        sampling = Sampling(
-            self.max_new_tokens, self.temperature, self.group_size, stream_seed(self.seed, self.global_step)
-        )
-        groups = self.engine.generate(
-            [prompt for _, prompt in prompts], sampling, self.encoder.stop_ids, keys=[row.id for row, _ in prompts]
-        )
+        groups = self._sampled(prompts)
         sampled = [(row, prompt, c) for (row, prompt), group in zip(prompts, groups, strict=True) for c in group]
         read = [read_answer(row, completion, self.encoder) for row, _, completion in sampled]
         answers = label([answer for answer, _ in read], oracle)
@@ -235,6 +231,25 @@ class RolloutModule(PolicyModule):
             logps = None if as_sampled else completion.logps
             examples.append(RolloutExample((sequence,), answer, number, advantages, metrics, logps))
         return examples
+
+    def _sampled(self, prompts: Sequence[tuple[Record, list[int]]]) -> list[list[Completion]]:
+        """Sample answers to every prompt; none becomes longer with its prompt than ``policy.max_length``."""
+        sampling = Sampling(
+            self.max_new_tokens, self.temperature, self.group_size, stream_seed(self.seed, self.global_step)
+        )
+        places: dict[int, list[int]] = defaultdict(list)
+        for at, (_, prompt) in enumerate(prompts):
+            places[min(self.max_new_tokens, self.policy.max_length - len(prompt))].append(at)
+        found: dict[int, list[Completion]] = {}
+        for limit, alike in sorted(places.items()):
+            groups = self.engine.generate(
+                [prompts[at][1] for at in alike],
+                replace(sampling, max_new_tokens=limit),
+                self.encoder.stop_ids,
+                keys=[prompts[at][0].id for at in alike],
+            )
+            found.update(zip(alike, groups, strict=True))
+        return [found[at] for at in range(len(prompts))]
 
     def _prompts(self, rows: Sequence[Record]) -> list[tuple[Record, list[int]]]:
         """Return the rows with their prompts, without those whose prompt leaves no room for an answer."""
@@ -313,7 +328,8 @@ class RolloutModule(PolicyModule):
         unless the last sentence has no tag.
         """
         tokens = len(completion.ids) - completion.finished
-        ends = list(accumulate(len(sentence.raw) for sentence in text.sentences))
+        lengths = [len(sentence.raw) for sentence in text.sentences]
+        ends = list(accumulate(lengths, initial=len(text.thought)))[1:]
         # A sentence ends with the first token after which the text contains all of it; an untagged tail has the rest.
         cuts = [self._tokens_until(end, completion.ids[:tokens]) for end in ends]
         if len(advantages) > len(cuts) or not cuts:

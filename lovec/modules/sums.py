@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
@@ -64,7 +65,7 @@ class BatchSums:
                 )
 
     def metrics(self) -> dict[str, float]:
-        """Return the loss, the mean of every term and metric, and the peaks, by name."""
-        sums = self._sums
-        means = {name: sums[f"sum/{name}"] / max(1.0, sums[f"count/{name}"]) for name in self._names}
+        """Return the loss, the mean of every term and metric, NaN where nothing has one, and the peaks, by name."""
+        counted = ((name, self._sums[f"sum/{name}"], self._sums[f"count/{name}"]) for name in self._names)
+        means = {name: total / count if count else math.nan for name, total, count in counted}
         return {"loss": self.loss, **means, **self._peaks}

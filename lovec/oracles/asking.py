@@ -34,6 +34,7 @@ T = TypeVar("T")
 
 _ATTEMPTS = 3  # replies that are paid for before a record fails
 _RETRY_TEMPERATURE = 0.7  # from the second reply on: at 0 most servers would give the same reply again
+_SEEDS = 1 << 31  # seeds of further attempts are below this
 _RESERVED_PARAMETERS = ("model", "messages", "stream", "n")
 
 MAX_FAILED = 20
@@ -85,23 +86,31 @@ class Prompt(Generic[T]):
         return Load(1, self.tokens, self.reply_tokens)
 
     def parameters(self, attempt: int, wish: int = 0) -> Mapping[str, Any]:
-        """Return the parameters of a call; attempts after the first one do not use temperature 0.
+        """Return the parameters of a call; attempts after the first one use neither temperature 0 nor its seed.
 
         Args:
             attempt: which attempt it is, from 0.
             wish: which of the wishes is sent.
         """
         sent = {**self.sent, **self.wishes[wish]}
-        return another(sent) if attempt else sent
+        return another(sent, attempt) if attempt else sent
 
     def value(self, reply: ChatReply, attempt: int) -> T | str:
         """Return what the reply to an attempt says, or why it cannot be used, as a text."""
         return (self.settle if self.settle and attempt + 1 >= self.attempts else self.read)(reply)
 
 
-def another(sent: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the parameters of a further attempt at a call: those of the first one, but not with temperature 0."""
-    return {**sent, "temperature": _RETRY_TEMPERATURE} if sent.get("temperature") == 0 else sent
+def another(sent: Mapping[str, Any], attempt: int = 1) -> Mapping[str, Any]:
+    """Return the parameters of a further attempt at a call, so that the reply may be another one.
+
+    Args:
+        sent: those of the first attempt. A temperature of 0 is raised, and a seed becomes another one.
+        attempt: which attempt it is, from 1.
+    """
+    changed: dict[str, Any] = {"temperature": _RETRY_TEMPERATURE} if sent.get("temperature") == 0 else {}
+    if isinstance(seed := sent.get("seed"), int):
+        changed["seed"] = (seed + attempt) % _SEEDS
+    return {**sent, **changed}
 
 
 @dataclass(frozen=True)

@@ -156,7 +156,7 @@ class Policy(nn.Module):
         Returns:
             [N, T] float32, 0 where masked.
         """
-        shared = self._fits_trie(max(map(len, batch.sequences)))
+        shared = self.shares(max(map(len, batch.sequences)))
         logps = self._logps(batch.shared if shared else batch.apart, shared, batch.sequences, (), temperature)
         return torch.zeros_like(batch.mask).masked_scatter(batch.mask.bool(), logps)
 
@@ -183,7 +183,7 @@ class Policy(nn.Module):
             for start in places
             for choice in choices
         ]
-        shared = self._fits_trie(max(map(len, batch.sequences)) + max(map(len, choices)))
+        shared = self.shares(max(map(len, batch.sequences)) + max(map(len, choices)))
         layout = Layout.of(batch.sequences, batch.mask.device, branches, shared=shared)
         logps = self._logps(layout, shared, batch.sequences, branches, 1.0)
         completions = int(batch.mask.sum())
@@ -295,8 +295,8 @@ class Policy(nn.Module):
                 "checkpoint of the run"
             ) from None
 
-    def _fits_trie(self, longest: int) -> bool:
-        """Return whether sequences of up to ``longest`` tokens are computed as a trie."""
+    def shares(self, longest: int) -> bool:
+        """Return whether tokens that sequences share are computed once, where these have up to ``longest`` tokens."""
         return self.shares_prefixes and longest <= (self._window or longest)
 
     def _logps(

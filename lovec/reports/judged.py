@@ -35,7 +35,7 @@ def judged_scores(rows: Judged, probabilities: bool, draws: int) -> JudgedScores
         draws: number of bootstrap draws behind the intervals; 0 leaves ECE-M out.
 
     Raises:
-        LovecError: see `lovec.metrics.powered.measure_judged`.
+        TooFewGroups: see `lovec.metrics.powered.measure_judged`, as for other errors.
     """
     if rows.confidence is not None and not rows.confidence.isnan().all():
         rows = rows.among(~rows.confidence.isnan())

@@ -17,6 +17,7 @@ from lovec.core.notices import counted
 from lovec.datasets.scored import ScoredFile, ScoredMethod
 from lovec.metrics.bootstrap import Interval, draws_of, mean_interval, measure
 from lovec.metrics.grouped import GroupedPairs, group_means, ranks
+from lovec.metrics.powered import TooFewGroups
 from lovec.metrics.results import write_results
 from lovec.metrics.table import METRICS
 from lovec.reports.judged import JudgedScores, judged_scores, judged_table
@@ -110,7 +111,10 @@ def measured_files(files: Sequence[ScoredFile], draws: int = 1000) -> Scores:
         used = min(used, draws_of(pairs, draws))
         values = measure(pairs, uses, draws)
         if method.judged is not None:
-            judged[name] = judged_scores(method.judged, "probability" in uses, draws)
+            try:
+                judged[name] = judged_scores(method.judged, "probability" in uses, draws)
+            except TooFewGroups as error:
+                notes.append(f"{name}: nothing is measured with the judge's labels: {error}.")
         if method.spans is not None:
             for metric, numbers in zip(_SPANS, method.spans.T, strict=True):
                 values[metric] = mean_interval(numbers, draws)

@@ -34,7 +34,7 @@ const isSourced = (entry) => typeof entry.by_source === "number";
 
 // The confidence by source, as the page of lovec tag shows it.
 function sourceNumber(entry) {
-  const differs = entry.confidence !== null && Math.abs(entry.by_source - entry.confidence) >= DISAGREEMENT;
+  const differs = entry.confidence !== null && Math.abs(entry.by_source - entry.confidence) >= DISAGREEMENT - 1e-9;
   const number = element("sup", `lv-n lv-source${differs ? " lv-differs" : ""}`, entry.by_source.toFixed(2));
   number.setAttribute("aria-hidden", "true");
   return number;

@@ -242,6 +242,7 @@ class ProviderModel(ServedModel):
             )
         super().__init__(tagger.tags, tagger.served, ProviderWorker(tagger, waiting))
         self.tagger = tagger
+        self.text_tags = tagger.text_tags
 
     def note(self, mode: Mode) -> str:
         """Return one sentence that says what the confidences of a mode of tagging are."""

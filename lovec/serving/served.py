@@ -42,6 +42,7 @@ class ServedModel(ABC):
 
     Attributes:
         tags: as given, like the others.
+        text_tags: the tag words and the scale of the scores of given texts.
     """
 
     most_characters = sys.maxsize
@@ -49,6 +50,7 @@ class ServedModel(ABC):
 
     def __init__(self, tags: TagFormat, served: ServedConfidence, worker: EngineWorker | TaskWorker) -> None:
         self.tags, self.served, self.worker = tags, served, worker
+        self.text_tags = tags
 
     @property
     def is_grounded(self) -> bool:

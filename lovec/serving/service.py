@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import lovec.serving.wire as wire
 from lovec.serving.body import check_headers, read_json, too_large
-from lovec.serving.inline import Inline
+from lovec.serving.inline import Inline, check_template
 from lovec.serving.jobs import AnswerEnd, Job, queue_full, shutting_down
 from lovec.serving.limits import RequestLimits
 from lovec.serving.pending import Pending
@@ -23,6 +23,7 @@ from lovec.serving.served import ServedModel
 from lovec.serving.wire import AnswerRequest, ChatRequest, TagRequest
 from lovec.taggers.freeform import CUT_BY_STOP, ScoredSpan
 from lovec.tagging import about_question, guessed_question, question_notices, text_record
+from lovec.tags import TagFormat
 from lovec.text.untag import split_record
 from lovec.types import Record
 
@@ -67,7 +68,7 @@ class Service:
     ) -> None:
         self.model, self.worker, self.counters = model, model.worker, counters
         self.limits, self.name, self.feedback = limits, name, feedback
-        self.inline = Inline(inline, model.tags)
+        self._template = check_template(inline)
         self._threads = ThreadPoolExecutor(1, "lovec-small"), ThreadPoolExecutor(1, "lovec-large")
         self._preparing = 0
         self._arriving: set[asyncio.Timeout] = set()
@@ -171,7 +172,7 @@ class Service:
             read_json(body), self.name, self.limits.max_tokens, self.model.tags.scale, self.limits.max_choices
         )
         self.model.check_evidence(request.evidence)
-        inline = self._inline_of(request)
+        inline = self._inline(request.inline, self.model.tags)
         history, prompt, problems = self.model.read(request, inline)
         return response_type(request, history, prompt, self.model.served, self.name, inline, problems)
 
@@ -193,12 +194,12 @@ class Service:
         record = split_record(text_record(request.text, question), self.model.tags)
         record, more = self.model.with_source(replace(record, evidence=tuple(request.evidence or ())))
         most = self.model.most_characters + 1
-        inline = self._inline_of(request)
+        inline = self._inline(request.inline, self.model.text_tags)
         return TextResponse(request, record, most, self.model.served, self.name, inline, [*notices, *more])
 
-    def _inline_of(self, request: AnswerRequest | TagRequest) -> Inline:
-        """Return what writes confidences into the text of a response."""
-        return self.inline if request.inline is None else Inline(request.inline, self.model.tags)
+    def _inline(self, template: str | None, tags: TagFormat) -> Inline:
+        """Return what writes confidences into the text of a response; without a template that of the server."""
+        return Inline(self._template if template is None else template, tags)
 
     async def whole(self, pending: Pending) -> bytes:
         """Return a response in one piece, as JSON, see ``_chunks`` for the errors."""

@@ -65,10 +65,13 @@ class ServedConfidence:
             other mode takes its place, but none by source that of one by knowledge, nor the other way round; without
             any, the confidence stays as the tagger has read it.
         kinds: the guarantees for each kind of questions by itself, by the kind; of free-form tagging.
+        falls_back: False where no other mode's takes the place of a missing one: a model behind an API tags its
+            answers, and texts get another score by another question.
     """
 
     calibrations: Mapping[str, Calibration] = field(default_factory=dict)
     kinds: Mapping[str, tuple[Guarantee, ...]] = field(default_factory=dict)
+    falls_back: bool = True
 
     @classmethod
     def beside(cls, weights: str | None, provenance: Callable[[], Provenance]) -> ServedConfidence:
@@ -129,11 +132,11 @@ class ServedConfidence:
         )
         values = dict.fromkeys(one.value for one in found.kinds)
         kinds = {value: tuple(one.guarantee for one in found.kinds if one.value == value) for value in values}
-        return cls({mode: fitted}, kinds)
+        return cls({mode: fitted}, kinds, falls_back=False)
 
     def calibration(self, mode: str) -> Calibration | None:
         """Return the calibration for a mode of tagging, or for its confidences by source; None without any."""
-        return self.calibrations.get(mode) or self.calibrations.get(_OTHER[mode])
+        return self.calibrations.get(mode) or (self.calibrations.get(_OTHER[mode]) if self.falls_back else None)
 
     def needs_likelihoods(self, mode: str) -> bool:
         """Return whether a map of a mode takes the log-probabilities of the sentences' own tokens."""

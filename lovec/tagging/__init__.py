@@ -1,12 +1,11 @@
 """Tag any text: the work behind ``lovec tag`` and ``lovec.tag``."""
 
 from lovec.tagging.apis import OPENAI, P_TRUE_SCALE, ApiModel, ApiTagger
-from lovec.tagging.base import DocumentTagger, with_unknown_words
+from lovec.tagging.base import CUT_OFF, DocumentTagger, with_unknown_words
 from lovec.tagging.methods import SAMPLED, Method, MethodTagger, check_questions
 from lovec.tagging.revising import PHRASES, Revise, Revised, revise
 from lovec.tagging.selection import Selection
 from lovec.tagging.texts import (
-    CUT_OFF,
     DEFAULT_QUESTION,
     Documents,
     TextTagger,

@@ -32,8 +32,8 @@ from lovec.oracles.costs import Estimate
 from lovec.taggers.freeform import OnWritten, read_sentence, read_tagged
 from lovec.taggers.scoring import Tagged, items_of, read_out
 from lovec.taggers.served_confidence import ServedConfidence
-from lovec.tagging.base import DocumentTagger, with_problem
-from lovec.tagging.methods import SAMPLED, Method, check_method, method_note, with_parts
+from lovec.tagging.base import DocumentTagger, with_cut_off, with_problem
+from lovec.tagging.methods import SAMPLED, Method, check_method, method_note, tags_of_method, with_parts
 from lovec.tagging.selection import KEEP_ALL, Selection
 from lovec.tags import DEFAULT_TAGS, TagFormat, TaggedSentence, parse, strip, without_thoughts
 from lovec.types import (
@@ -346,6 +346,7 @@ class ApiTagger(DocumentTagger):
         check_api(method, readout, asking=method is None)
         self.asker = asker
         self.method = method
+        self.text_tags = tags_of_method(method, self.tags)
         self.samples = samples
         self.readout = readout
         self.instruction = default_instruction(tags) if instruction is None else instruction
@@ -527,7 +528,7 @@ class ApiTagger(DocumentTagger):
     def _answered(self, records: Sequence[Record]) -> list[Record]:
         """Have questions answered with tags."""
         replies = self.asker.answers([record.id for record in records], list(map(self._question_prompt, records)))
-        return [self._read(*pair) for pair in zip(records, replies, strict=True)]
+        return [with_cut_off(self._read(*pair)) for pair in zip(records, replies, strict=True)]
 
     def _read(self, record: Record, reply: ChatReply | None) -> Record:
         """Return a record with the tagged answer in a reply."""

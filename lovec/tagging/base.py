@@ -27,6 +27,9 @@ from lovec.types import (
     Unit,
 )
 
+CUT_OFF = "the answer was cut off at the longest length allowed (max_new_tokens, or the context)"
+"""The problem of an answer that is not finished."""
+
 CLAUSE_NOTE = (
     "Each clause has one; that of a sentence, behind its last clause, says that all of its clauses are true "
     f"(dependence {DEPENDENCE:g})."
@@ -47,6 +50,7 @@ class DocumentTagger(ABC):
 
     Attributes:
         adapter: folder of the adapter; None without one.
+        text_tags: the tag words, and the scale of the scores of given texts: that of a method, where it has its own.
         whole: whether sentences that are left out stay in the records all the same, for those who show them; `keeps`
             tells which they are. False at first.
         live: whether `stream` yields the sentences of answers one by one while a model of this process writes them, for
@@ -68,7 +72,7 @@ class DocumentTagger(ABC):
     ) -> None:
         check_unit(unit, selection.keep_factual, asking=False)
         self.model = model
-        self.tags = tags
+        self.tags = self.text_tags = tags
         self.served = served
         self.selection = selection
         self.unit = unit
@@ -211,7 +215,13 @@ class DocumentTagger(ABC):
 
     def _split(self, record: Record) -> Record:
         """Return a given text with the units that get a confidence."""
-        return replace(split_record(record, self.tags, unit=self.unit), rejected=None)
+        record = split_record(record, self.tags, unit=self.unit)
+        if self.selection.keep_factual is not None and any(one.part_of is not None for one in record.sentences):
+            raise LovecError(
+                f"{record.id} is divided into clauses, and keep_factual has a threshold for sentences; give the text "
+                "itself, or use min_confidence instead"
+            )
+        return replace(record, rejected=None)
 
     def _noted(self, note: str) -> str:
         """Return what is said of the confidences, and of those of sentences where clauses have them."""
@@ -289,6 +299,11 @@ def check_unit(unit: Unit, keep_factual: float | None, asking: bool) -> None:
 def with_problem(record: Record, problem: str) -> Record:
     """Return a record with one more problem, before those that it has."""
     return replace(record, meta={**record.meta, "problems": [problem, *record.meta.get("problems", ())]})
+
+
+def with_cut_off(record: Record) -> Record:
+    """Return a record with a problem more if its answer was cut off."""
+    return record if record.meta.get("finished", True) or not record.answer else with_problem(record, CUT_OFF)
 
 
 def with_unknown_words(record: Record, session: Session, mode: str) -> Record:

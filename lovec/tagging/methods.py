@@ -31,7 +31,8 @@ from lovec.taggers.scoring import Tagged, items_of
 from lovec.taggers.served_confidence import ServedConfidence, with_mean_readout
 from lovec.tagging.base import SessionTagger, with_problem, with_unknown_words
 from lovec.tagging.selection import KEEP_ALL, Selection
-from lovec.types import ITERATIVE, LovecError, Readout, Record, Sentence, Unit
+from lovec.tags import TagFormat
+from lovec.types import DEFAULT_SCALE, ITERATIVE, LovecError, Readout, Record, Sentence, Unit
 
 Method: TypeAlias = Literal["likelihood", "p_true", "verbal", "self_consistency", "luq"]
 """How a model that was not taught to state confidences gives them, see ``lovec.baselines``."""
@@ -72,6 +73,11 @@ def check_method(method: Method, readout: Readout | None) -> None:
     check_choice("method", method, Method)
     if readout is not None and method != "verbal":
         raise LovecError(f"readout is of stated scores, and the method {method} states none; leave it out")
+
+
+def tags_of_method(method: Method | None, tags: TagFormat) -> TagFormat:
+    """Return the tags with the scale of a method's scores: "verbal" asks for a number from 0 to 10 in any case."""
+    return replace(tags, scale=DEFAULT_SCALE) if method == "verbal" else tags
 
 
 def check_questions(method: Method, records: Iterable[Record], default: str) -> None:
@@ -150,6 +156,7 @@ class MethodTagger(SessionTagger):
         super().__init__(session, ServedConfidence(), selection, unit)
         check_method(method, readout)
         self.method = method
+        self.text_tags = tags_of_method(method, self.tags)
         self.samples = samples
         self.readout = readout
         self.sentences, self.seconds = 0, 0.0

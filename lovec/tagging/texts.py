@@ -7,7 +7,6 @@ its own answer (free-form tagging).
 from __future__ import annotations
 
 import logging
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lovec.baselines import Judge
+from lovec.core.hub import ADAPTER_FILES, CALIBRATION_FILE, SETTINGS, adapter_folder
 from lovec.core.settings import Count, checked
 from lovec.datasets.jsonl import open_input, record_from_dict, record_to_dict
 from lovec.datasets.layouts import known_layout
@@ -33,7 +33,7 @@ from lovec.tagging.base import (
     DocumentTagger,
     SessionTagger,
     check_unit,
-    with_problem,
+    with_cut_off,
     with_unknown_words,
 )
 from lovec.tagging.methods import Method, MethodTagger, check_method, check_questions
@@ -61,9 +61,6 @@ from lovec.types import (
 
 DEFAULT_QUESTION = QUESTION.format(entity="this topic")
 """The question that a text is taken to answer where none is given: the paper's, about nothing in particular."""
-
-CUT_OFF = "the answer was cut off at the longest length allowed (max_new_tokens, or the context)"
-"""The problem of an answer that is not finished."""
 
 _NOTES: Mapping[str, str] = {
     "stated": "Confidence: the stated score, as a share of the highest score.",
@@ -198,7 +195,7 @@ class TextTagger(SessionTagger):
     def _finished(self, record: Record, mode: str) -> Record:
         """Return a tagged record with its problems, and without the sentences that are not kept."""
         record = with_unknown_words(record, self.session, mode)
-        record = _with_cut_off(record) if mode == FREE_FORM else record
+        record = with_cut_off(record) if mode == FREE_FORM else record
         return self._filtered(record, mode)
 
     def note(self, mode: str) -> str:
@@ -547,19 +544,16 @@ def _warn_once(problem: str) -> None:
     log.warning("%s", problem)
 
 
-def _with_cut_off(record: Record) -> Record:
-    """Add a problem to a record if its answer was cut off."""
-    return record if record.meta.get("finished", True) or not record.answer else with_problem(record, CUT_OFF)
-
-
 _last: tuple[Any, Session] | None = None
 
 
 def _shared_session(**settings: Any) -> Session:
-    """Return the session of the last call if its settings and adapter weights are the same, else a new one."""
+    """Return the session of the last call if its settings, adapter and calibration are the same, else a new one."""
     global _last
-    weights = Path(settings["adapter"] or "", "adapter_model.safetensors")
-    key = (settings, os.stat(weights).st_mtime_ns if settings["adapter"] and weights.exists() else None)
+    adapter = settings["adapter"]
+    folder = Path(adapter_folder(adapter) if adapter else settings["model"] or "")
+    files = [folder / name for name in (*ADAPTER_FILES, SETTINGS, CALIBRATION_FILE)]
+    key = settings, [file.stat().st_mtime_ns if file.exists() else None for file in files]
     if _last is None or _last[0] != key:
         if _last is not None:
             _last[1].close()

@@ -106,15 +106,18 @@ class BaselineTeacher(StoredTeacher):
         Raises:
             LovecError: answers are to be compared with each other, and some question has one answer only.
         """
-        prepared = _with_others(records) if self.compare_with == "answers" else records
-        return super().estimates(prepared, resources)
+        if self.compare_with == "answers":
+            records = _with_others(records)
+        elif not isinstance(self.baseline, HeldOut):
+            records = _named(records)  # before each process takes its share, so that the samples do not depend on it
+        return super().estimates(records, resources)
 
     def estimate(self, records: Sequence[Record], resources: TeacherResources) -> Estimates:
         """Return the confidences of the baseline."""
         self.baseline.attach(resources.baselines)
         if isinstance(self.baseline, HeldOut):
             return self.baseline.held_out(records)
-        return self.baseline.confidences(records if self.compare_with == "answers" else _named(records))
+        return self.baseline.confidences(records)
 
 
 def _named(records: Sequence[Record]) -> list[Record]:

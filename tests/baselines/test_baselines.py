@@ -160,6 +160,17 @@ def test_a_baseline_tags_with_its_confidences() -> None:
     assert Lengths().tag([]) == []
 
 
+def test_what_was_said_by_source_before_is_removed(tmp_path: Path) -> None:
+    model = load(tmp_path, max_position_embeddings=1024)
+    old = Sentence("It was noon.", confidence=0.9, by_source=0.8, source_rank=0.7)
+    record = replace(answer("x", "?"), sentences=(old, replace(old, text="x" * 1000)))  # the second one has no room
+    for baseline in (Lengths(), attached(VerbalConfidence(), model.resources())):
+        (tagged,) = baseline.tag([record])
+        assert [(s.by_source, s.source_rank) for s in tagged.sentences] == [(None, None)] * 2
+        assert tagged.sentences[0].confidence is not None
+    assert tagged.sentences[1].confidence is None
+
+
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
@@ -395,6 +406,17 @@ def test_a_sample_depends_on_seed_and_record_only(llama: Model) -> None:
     sampling = Sampling(12, 1.0, 3, 1)
     (plain,) = llama.engine.generate(prompt, sampling, llama.encoder.stop_ids, keys=["sample\x1fa"])
     assert first[0] == [llama.encoder.written(c.ids, c.finished).strip() for c in plain]
+
+
+def test_records_with_one_id_have_the_samples_of_their_own_questions(llama: Model) -> None:
+    engine, samples, watch = counted(llama), Samples(max_new_tokens=12, seed=1), Lengths().watch
+    rows = [answer("a", "Ada."), answer("a", "Bo.", question="Who was Bo, then?")]
+    first, second = (samples.answers([row], 2, engine, llama.encoder, watch)[0] for row in rows)
+    alone = Samples(max_new_tokens=12, seed=1).answers(rows[1:], 2, llama.engine, llama.encoder, watch)
+    assert [second] == alone and second != first and engine.prompts == 2
+    for row, texts in zip(rows, (first, second), strict=True):
+        assert samples.answers([row], 2, engine, llama.encoder, watch) == [texts]
+    assert engine.prompts == 2
 
 
 class Says(TransformersEngine):

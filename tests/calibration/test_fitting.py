@@ -77,6 +77,15 @@ def test_calibrated_confidences_stay_as_they_are():
     assert (fitted.name, fitted.map) == ("identity", Identity())
 
 
+def test_the_identity_changes_nothing_in_a_fold_whose_confidences_are_equal():
+    false = (0, 1, 2, 7)
+    sure = [Sentence("A.", float(at not in false), confidence=0.95 if at == 7 else 1.0) for at in range(400)]
+    fitted = fit_map([Record(str(at), "Q?", sentences=(one,)) for at, one in enumerate(sure)], "stated")
+    assert fitted.name == "identity" and fitted.after == fitted.before
+    expected = sum((one.confidence - one.factuality) ** 2 for one in sure) / 400
+    assert fitted.candidates[0].brier == pytest.approx(expected)
+
+
 def test_a_map_that_falls_is_never_deployed():
     """Confidences that rank worse than chance: Platt's curve would reverse their order."""
     reversed_ = [

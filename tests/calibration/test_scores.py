@@ -186,6 +186,18 @@ def test_of_a_kind_that_was_not_seen_nothing_is_kept():
         without.keeps(best, keep_factual=0.8, by=["rare"] * 3)
 
 
+def test_of_promises_of_one_probability_kinds_have_that_of_the_threshold():
+    odds, truth, groups = made_rows(200)
+    kind = ["rare" if group % 4 == 0 else "famous" for group in groups]
+    options = {"by": ("rarity", kind), "draws": 20}
+    for names in (("all-true", "errors"), ("errors", "all-true")):
+        promised = [Promised(0.1, name) for name in names]
+        made, _ = calibrate_columns([Column("s")], [sigmoid(odds)], truth, groups, promised=promised, **options)
+        found = made.thresholds_by_kind(0.9)
+        assert found.keys() == {"rare", "famous"} and len(made.kinds) == 4
+        assert {guarantee.kind for guarantee in found.values()} == {made.threshold(0.9).kind}
+
+
 def test_other_scores_are_told():
     odds, truth, groups = made_rows(300)
     made, _ = quick({"s": odds}, truth, groups)
@@ -252,6 +264,13 @@ def test_the_calibration_of_an_adapter_is_told_from_one_of_scores(tmp_path):
         lovec.load_calibration(tmp_path / "c.json")
     with pytest.raises(LovecError, match="there is no calibration"):
         lovec.load_calibration(tmp_path / "none")
+
+
+def test_an_order_that_no_map_may_follow_is_refused():
+    odds, truth, groups = made_rows(100)
+    for maps, tried in ((("platt",), "platt"), ((), "none was tried")):
+        with pytest.raises(LovecError, match=rf"no map rises with s \({tried}\); give isotonic or beta"):
+            quick({"s": odds}, truth, groups, uncertainty=["s"], maps=maps)
 
 
 def test_scores_that_do_not_fit_are_refused():

@@ -306,6 +306,25 @@ def test_a_calibration_is_fitted_again_to_new_labels(here, capsys):
         assert said in error_of(capsys, "calibrate", *words.split(), "--out", "x")[1], words
 
 
+def test_the_threshold_before_is_tried_on_the_labels_of_people(here, capsys):
+    rows = made_rows(100)
+    made, _ = calibrate_scores(
+        {"p_true": [row["p_true"] for row in rows]},
+        [row["correct"] for row in rows],
+        [row["question"] for row in rows],
+        promised=[Promised.keep_factual(0.8)],
+        draws=1,
+    )
+    Path("old").mkdir()
+    Path("old/calibration.json").write_text(calibration_text(made))
+    # people, who have labelled some of them, find false only what is not kept
+    new = [{**row, "human": int(row["p_true"] > 0.3) if at < 100 else "", "gpt": 1} for at, row in enumerate(rows)]
+    write("new.csv", new)
+    fitted("old", "--feedback", "new.csv", *"--label human --judge gpt --group question".split())
+    out = capsys.readouterr().out
+    assert "the threshold before: --keep_factual 0.8: nothing false is kept in 100.0 % of 25 groups" in out
+
+
 def test_a_run_is_told_from_a_file(here, capsys):
     from lovec.cli.calibrate import scores_file
 

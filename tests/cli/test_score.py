@@ -14,6 +14,9 @@ from scipy.stats import spearmanr
 from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score
 
 from lovec.cli import main
+from lovec.datasets.columns import Columns
+from lovec.datasets.scored import read_scored
+from lovec.reports.scores import measured_files
 
 RLCR = Path(__file__).resolve().parents[3] / "shared" / "data" / "rlcr_gpqa" / "confidences.jsonl"
 PUBLISHED = {
@@ -267,9 +270,19 @@ def test_a_judge_that_is_not_there(here, capsys):
     nobody = write("none.csv", [{**row, "human": ""} for row in judged(80, 40)])
     _, said = error_of(capsys, "score", nobody, *options, "gpt_label")
     assert "no row with a label" in said or "no row has a label" in said
-    one = write("one.csv", judged(80, 4))
-    _, said = error_of(capsys, "score", one, *options, "gpt_label")
-    assert "of 1 groups, expected rows of two groups at least" in said
+
+
+def test_too_few_groups_beside_a_judge_leave_the_ordinary_metrics(here):
+    columns = Columns(confidence=("confidence",), label="human", group="passage", judge="gpt_label")
+    rows = judged(80, 40)
+    told = [{**row, "gpt_label": row["gpt_label"] if at > 75 else "unknown"} for at, row in enumerate(rows)]
+    for table, who in ((judged(80, 4), "people have labelled 4 rows"), (told, "the judge can tell")):
+        scores = measured_files([read_scored(write("r.csv", table), columns)], 0)
+        [said] = [note for note in scores.notes if "nothing is measured with the judge's labels" in note]
+        assert f": {who}" in said and "of 1 group among those with a confidence" in said and not scores.judged
+        labelled = [row for row in table if row["human"] != ""]
+        brier = sum((row["confidence"] - row["human"]) ** 2 for row in labelled) / len(labelled)
+        assert scores.measured[0].values["brier"].value == pytest.approx(brier)
 
 
 def test_a_calibration_of_all_rows_beside_a_judge(here):

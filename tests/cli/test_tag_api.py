@@ -23,8 +23,9 @@ from lovec.datasets.jsonl import read_records
 from lovec.encoding import INSTRUCTION
 from lovec.oracles.cache import ChatReply, ReplyCache, ReplyToken
 from lovec.oracles.chat import read_reply
+from lovec.tagging import CUT_OFF, ApiModel, ApiTagger
 from lovec.tagging.apis import level_logps
-from lovec.types import DEFAULT_SCALE, LovecError
+from lovec.types import DEFAULT_SCALE, FREE_FORM, LovecError, Record
 
 QUESTION = "In a paragraph, could you tell me what you know about {}?"
 NAMES = ("Ada", "Bob", "Port Dekella")
@@ -147,6 +148,16 @@ def test_a_question_that_fails_has_no_answer_and_says_why(run: Any, server: Chat
     code, _, err = run("--ask_file", "questions.jsonl", "--out", "tags.jsonl")
     _, bob, _ = read_records("tags.jsonl")
     assert code == 0 and bob.sentences == () and "HTTP 422" in bob.meta["problems"][0] and "1 failed" in err
+
+
+def test_an_answer_that_was_cut_off_has_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "It rained. <confidence> 9 </confidence> It was late. <confidence> 8 </confidence>"
+    replies = [ChatReply(text, "length"), ChatReply(text, "stop")]
+    monkeypatch.setattr(ApiModel, "answers", lambda *_: replies)
+    records = [Record(name, "How was it?") for name in ("cut", "whole")]
+    tagged = [item for item in ApiTagger(ApiModel("gpt")).stream(records, FREE_FORM) if isinstance(item, Record)]
+    assert [len(record.sentences) for record in tagged] == [2, 2]
+    assert [CUT_OFF in record.meta["problems"] for record in tagged] == [True, False]
 
 
 # Given texts

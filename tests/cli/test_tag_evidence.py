@@ -172,6 +172,13 @@ def test_disagreement_is_marked() -> None:
     assert "lv-differs" in legend_html(sourced=True) and "lv-source" not in legend_html()
 
 
+def test_three_tenths_are_a_disagreement_whatever_their_rounding() -> None:
+    for low, high in ((0.4, 0.7), (0.6, 0.9), (0.1, 0.4), (0.7, 1.0)):
+        one = Sentence("It rained.", confidence=low, by_source=high)
+        assert disagrees(one) and disagrees(replace(one, confidence=high, by_source=low))
+        assert not disagrees(replace(one, confidence=low + 0.01))
+
+
 @pytest.fixture(scope="module")
 def session(model: str, adapter: str) -> Session:
     return open_session(model, adapter, engine=Writer())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -14,11 +15,15 @@ from tinynli import tiny_nli
 import lovec
 from lovec.baselines import WORLD_WORDING, BaselineResources, NLIJudge, Samples, Wording
 from lovec.cli import main
+from lovec.cli.printer import with_tag
 from lovec.datasets.jsonl import read_records
+from lovec.encoding import Encoder
 from lovec.taggers import Session, open_session
-from lovec.tagging import SAMPLED, Method, MethodTagger
+from lovec.taggers.session import SETTINGS, settings_file
+from lovec.tagging import SAMPLED, ApiModel, ApiTagger, Method, MethodTagger
 from lovec.tagging.methods import baseline_of
-from lovec.types import LovecError, Record, Sentence
+from lovec.tags import DEFAULT_TAGS
+from lovec.types import LovecError, Record, Scale, Sentence
 
 METHODS = get_args(Method)
 LIFE = "# Ada Lovelace\n\nAda wrote notes. She was born in London.\n\n## Work\n\nShe used an engine. It rained.\n"
@@ -183,6 +188,31 @@ def test_a_verbal_confidence_has_both_readouts(run: Any) -> None:
         assert sentence["confidence"] == pytest.approx(sum(i * q for i, q in enumerate(p)) / sum(p) / 10, abs=1e-5)
     _, text, _ = run("life.md", "--method", "verbal", "--readout", "stated")
     assert re.findall(r"<confidence> (\d+) </confidence>", text) == [str(s["score"]) for s in stated]
+
+
+def test_verbal_numbers_have_their_own_scale_whatever_that_of_the_model(
+    here: Path, model: str, session: Session, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tags = replace(session.encoder.tags, scale=Scale(("no", "perhaps", "yes")))
+    own = Path(shutil.copytree(model, here / "own"))
+    (own / SETTINGS).write_text(settings_file(Encoder(session.encoder.tokenizer, "Rate.", tags))[SETTINGS])
+    with open_session(str(own)) as opened:
+        tagger = MethodTagger(opened, "verbal")
+        [record] = tagger.tag_texts([Record("life.md", QUESTION, sentences=tuple(map(Sentence, PROSE)))])
+    assert tagger.tags == tags and tagger.text_tags == DEFAULT_TAGS
+    scores = [sentence.score for sentence in record.sentences]
+    assert max(scores) > tags.scale.top
+    assert main(["tag", "life.md", "--method", "verbal", "--model", str(own)]) == 0
+    shown = re.findall(r"<confidence> ([\d.]+) </confidence>", capsys.readouterr().out)
+    assert shown == [f"{score / 10:.2f}" for score in scores]
+
+
+def test_the_scale_of_texts_behind_an_api_is_that_of_the_method() -> None:
+    tags = replace(DEFAULT_TAGS, scale=Scale(("no", "perhaps", "yes")))
+    verbal, other = (ApiTagger(ApiModel("gpt"), method, tags=tags) for method in ("verbal", "p_true"))
+    assert verbal.tags == other.tags == other.text_tags == tags
+    written = with_tag(Sentence("It rained.", confidence=0.8, score=8), verbal.text_tags)
+    assert written == "It rained. <confidence> 0.80 </confidence>"
 
 
 def test_another_judge_is_an_option(run: Any, session: Session, tmp_path: Path) -> None:

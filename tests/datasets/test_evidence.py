@@ -84,6 +84,28 @@ def test_nearest_titles_use_the_index_alone(database):
     assert len(plans) == 2 and all("SEARCH documents USING COVERING INDEX" in plan for plan in plans)
 
 
+def test_a_page_without_a_text_is_no_page(database, caplog):
+    with sqlite3.connect(database) as file:
+        file.execute("UPDATE documents SET text = NULL WHERE title = 'Stockholm'")
+    assert Wikipedia(database).find("Stockholm") == ()
+    (record,) = with_evidence([question("a", entity="Stockholm")], open_evidence(database))
+    assert record.evidence == () and "there is no page 'Stockholm'" in caplog.text
+
+
+@pytest.mark.parametrize("damage", [bytes(4096), bytes(range(256)) * 16], ids=["zeros", "others"])
+def test_a_damaged_database_is_one_line(database, damage):
+    with sqlite3.connect(database) as file:
+        ((page,),) = file.execute("SELECT rootpage FROM sqlite_master WHERE type = 'index'")
+        assert file.execute("PRAGMA page_size").fetchone() == (len(damage),)
+    with open(database, "r+b") as file:
+        file.seek((page - 1) * len(damage))
+        file.write(damage)
+    pages = open_evidence(database)
+    for read in (pages.find, pages.nearest):
+        with pytest.raises(LovecError, match=r"^cannot read .*\.db as Wikipedia \(database disk image is malformed\)"):
+            read("Ada Lovelace")
+
+
 def test_texts_of_a_file(tmp_path):
     path = tmp_path / "pages.jsonl"
     lines = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import json
 import os
@@ -361,6 +362,27 @@ def test_rows_of_trainers_are_questions_and_answers(tmp_path, row, question, tex
     path.write_text(json.dumps({**row, "id": "7"}) + "\n")
     (record,) = read_any(path)
     assert (record.id, record.question, record.answer, record.sentences) == ("7", question, text, ())
+
+
+@pytest.mark.parametrize("written", [json.dumps, str], ids=["json", "python"])
+@pytest.mark.parametrize(
+    ("row", "text"),
+    [
+        ({"prompt": turns("Who?"), "completion": turns("", "Ada.")[1:]}, "Ada."),
+        ({"prompt": "Who?", "response": turns("", "[1] says so.")[1:]}, "[1] says so."),
+        ({"chosen": turns("Who?", "Ada."), "rejected": turns("Who?", "Bo.")}, "Ada."),
+        ({"prompt": turns("Who?"), "completion": "[1] says so."}, "[1] says so."),
+        ({"prompt": turns("Who?"), "response": '["a"]'}, '["a"]'),
+        ({"prompt": turns("Who?"), "completion": '[{"role": 3}]'}, '[{"role": 3}]'),
+    ],
+)
+def test_cells_with_messages_are_read_as_messages_and_others_stay_text(tmp_path, row, text, written):
+    path = tmp_path / "x.csv"
+    with open(path, "w", newline="") as file:
+        cells = [value if isinstance(value, str) else written(value) for value in row.values()]
+        csv.writer(file).writerows([row, cells])
+    (record,) = read_any(path)
+    assert (record.question, record.answer) == ("Who?", text)
 
 
 @pytest.mark.parametrize(

@@ -278,6 +278,12 @@ def test_triviaqa_as_the_hub_has_it(tmp_path):
         triviaqa.read_triviaqa(jsonl(tmp_path / "t.jsonl", withheld))
 
 
+def test_triviaqa_ids_may_be_numbers(tmp_path):
+    rows = [{"question": f"Which {n}?", "question_id": n, "answer": HUB_ANSWER} for n in (7, 0)]
+    records = list(read_any(jsonl(tmp_path / "x.jsonl", *rows)))
+    assert [(r.id, r.question) for r in records] == [(str(n), triviaqa.short_form(f"Which {n}?")) for n in (7, 0)]
+
+
 @pytest.mark.parametrize(
     ("answer", "right"),
     [

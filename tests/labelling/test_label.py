@@ -14,6 +14,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -24,12 +25,12 @@ from lovec.cli import main
 from lovec.datasets.jsonl import read_records, write_records
 from lovec.datasets.world import EmbeddedWorld
 from lovec.datasets.world.text import FORMS, draw_sentence, set_form
-from lovec.labelling import Outcome, Stage, run_stage, stage_file
+from lovec.labelling import Answer, AnswerStep, LabelStep, Outcome, Stage, run_stage, stage_file
 from lovec.labelling.data_sets import data_sets, open_data_set
 from lovec.metrics.results import read_results
 from lovec.oracles import LabelFile
 from lovec.oracles.cache import ReplyCache
-from lovec.types import LovecError, Record, Sentence, to_rating
+from lovec.types import LovecError, Record, Sampling, Sentence, to_rating
 
 ROOT = Path(__file__).resolve().parents[2]
 WIKIBIO = ROOT.parent / "shared" / "data" / "wikibio_gpt3_human" / "dataset-generated.json"
@@ -242,6 +243,18 @@ def test_a_server_that_never_rates_stops_the_run(here, capsys, fault, chunk):
         words += [*openai(server.url, "c.sqlite"), "--oracle.retries", "0"]
         assert "20 records in a row failed" in error_line(capsys, *words)
         assert len(server.calls) <= 3 * (20 + 4 - 1)  # those in progress are finished
+
+
+def test_no_calls_are_made_where_the_answer_is_the_end_of_the_input(here, judge, capsys, monkeypatch):
+    """As with Ctrl-D at a terminal."""
+    url, log = judge
+    write_records("mine.jsonl", answers(3))
+    typed = StringIO("")
+    typed.isatty = lambda: True
+    monkeypatch.setattr("sys.stdin", typed)
+    words = ["--answers", "mine.jsonl", *SPLIT, "--out", "out", *openai(url, "c.sqlite")]
+    assert error_line(capsys, *words) == "lovec: error: no calls were made; what was done so far stays"
+    assert not log.read_text() and Path("out/sentences.jsonl").exists()
 
 
 # Real labels
@@ -481,6 +494,32 @@ def test_tags_in_given_answers_become_scores_and_no_oracle_sees_them(here):
     assert made["split"].sentences == (Sentence("Di barks.", 0.5, 0.3, 3),)
 
 
+def test_a_question_loses_what_it_brings_of_an_earlier_answer():
+    class Twice:
+        def write(self, records, sampling):
+            return [[Answer("One."), Answer("Two. Thr", finished=False)] for _ in records]
+
+    old = {"abstained": True, "finished": False, "problem": "the answer is empty"}
+    brought = Record("q", "Who?", answer="Sorry.", sentences=(Sentence("Sorry.", 0.5),), meta={"entity": "Ada", **old})
+    (outcome,) = AnswerStep(Twice(), Sampling(9, 1.0, 2, 0))([brought])
+    assert outcome.records == [
+        Record("q/sample-1", "Who?", answer="One.", meta={"entity": "Ada"}),
+        Record("q/sample-2", "Who?", answer="Two. Thr", meta={"entity": "Ada", "finished": False}),
+    ]
+    assert brought.meta == {"entity": "Ada", **old}
+
+
+def test_ratings_go_to_records_by_their_place_and_not_by_their_id():
+    class Lengths:
+        def rate(self, records):
+            return [[len(sentence.text) / 10 for sentence in record.sentences] for record in records]
+
+    texts = [("A.", "Bcd."), (), ("Ef.",), ("Ghijk.", "L.", "Mn.")]
+    records = [Record("same", "Who?", sentences=tuple(map(Sentence, some))) for some in texts]
+    made = [record for outcome in LabelStep(Lengths())(records) for record in outcome.records]
+    assert [[s.factuality for s in record.sentences] for record in made] == [[0.2, 0.4], [], [0.3], [0.6, 0.2, 0.3]]
+
+
 def test_another_rule_may_tell_abstentions(here, capsys):
     write_records("mine.jsonl", [Record("a", "Who is Cy?", answer="Cy is a cat."), Record("b", "Q?", answer="Pass!")])
     Path("my_rule.py").write_text(
@@ -507,6 +546,27 @@ def test_a_stage_refuses_files_that_it_did_not_write(tmp_path):
     (tmp_path / "out/copy.manifest.json").unlink()
     with pytest.raises(LovecError, match="that says how it was made"):
         run_stage(copy, source, tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (['{"id": "a", "question": "Who?", "answer": "Ada is."}'] * 2, "id 'a' is already that of line 1"),
+        (['{"question": "Who?", "answer": "Ada is."}'], "give the file another name, or another --out, so that"),
+        (['{"id": "a", "prompt": "Who?", "response": "Ada is."}'], "give the file another name, or another --out"),
+    ],
+)
+def test_a_file_of_the_user_among_those_of_the_stages_is_read_if_a_stage_could_have_written_it(
+    here, capsys, rows, message
+):
+    words = ["--answers", "out/answers.jsonl", "--out", "out", "--stages", "sentences"]
+    Path("out").mkdir()
+    Path("out/answers.jsonl").write_text("\n".join(rows) + "\n")
+    line = error_line(capsys, *words)
+    assert message in line and "out/answers.jsonl" in line and not Path("out/sentences.jsonl").exists()
+    write_records("out/answers.jsonl", [Record("a", "Who?", answer="Ada is."), Record("b", "Who?", answer="Bo is.")])
+    for _ in range(2):
+        assert label(*words) == 0 and len(list(read_records("out/sentences.jsonl"))) == 2
 
 
 @pytest.mark.parametrize(

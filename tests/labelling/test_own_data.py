@@ -252,6 +252,28 @@ def test_no_entity_is_in_two_splits_and_seeds_draw_others(tmp_path):
     assert said["entities"] == {"train": 37, "dev": 10, "test": 5} and said["identity"]["settings"]["seed"] == 1
 
 
+def test_a_number_may_name_the_entity(tmp_path):
+    rows = [replace(record, meta={"topic": n % 8}) for n, record in enumerate(labelled(48))]
+    write_records(tmp_path / "labelled.jsonl", rows)
+    counts = split_file(tmp_path / "labelled.jsonl", Splitting(key="topic"))
+    assert (counts["entities"], counts["train"], counts["dev"], counts["test"]) == (8, 36, 6, 6)
+    parts = [list(read_records(tmp_path / f"{name}.jsonl")) for name in ("train", "dev", "test")]
+    topics = [{record.meta["topic"] for record in part} for part in parts]
+    assert sum(map(len, topics)) == 8 and set.union(*topics) == set(range(8))
+
+
+def test_a_key_that_no_labelled_record_has_is_refused(tmp_path):
+    path = tmp_path / "labelled.jsonl"
+    write_records(path, [*labelled(10), Record("none", "Who?", meta={"topic": "Ada"})])
+    for key in ("topic", "entitty"):
+        with pytest.raises(LovecError, match=rf"names its entity in meta\.{key}, as --entity_key says"):
+            split_file(path, Splitting(key=key))
+    assert not (tmp_path / "splits.json").exists() and not (tmp_path / "train.jsonl").exists()
+    assert split_file(path, Splitting())["entities"] == 10
+    write_records(path, [*labelled(9), replace(labelled(10)[9], meta={"topic": "Ada"})])
+    assert split_file(path, Splitting(key="topic"), redo=True)["entities"] == 10
+
+
 def test_files_that_are_there_are_kept_refused_or_made_anew(tmp_path):
     path = tmp_path / "labelled.jsonl"
     write_records(path, labelled(10))

@@ -120,6 +120,17 @@ def test_what_the_second_file_is_worth_beside_the_first(tmp_path, monkeypatch, c
     assert "--width is 0" in capsys.readouterr().err
 
 
+def test_how_many_labels_are_needed_is_not_known_where_they_are_alike(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    write_records("people.jsonl", [record(name, 1.0, 1.0) for name in "ab"])
+    write_records("judge.jsonl", [record("a", 1.0, 1.0), record("b", 1.0, 0.0), record("c", 0.0)])
+    assert main(["agreement", "people.jsonl", "judge.jsonl"]) == 0
+    said = capsys.readouterr().out
+    assert "how many labels an interval of 4 points takes is not known: those of A are alike" in said
+    assert main(["agreement", "people.jsonl", "judge.jsonl", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["judge"]["needed"] is None
+
+
 def test_sentences_that_one_file_lacks_are_rows_of_the_judge_only():
     first = [record("a", 0.1, 0.2, None, texts="xyz"), record("b", 1.0)]
     second = [record("a", 0.5, 0.6, 0.7, 0.8, texts="xxzy"), record("c", None)]

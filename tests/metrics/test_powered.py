@@ -12,6 +12,7 @@ from scipy.stats import binom
 from lovec.metrics.functional import ece_m
 from lovec.metrics.powered import (
     Judged,
+    TooFewGroups,
     labels_needed,
     measure_judged,
     powered_ece_m,
@@ -210,6 +211,24 @@ def test_shares_stay_shares():
     )
     found = measure_judged(rows)
     assert (found.people["mean_factuality"].low, found.people["mean_factuality"].high) == (0.0, 1.0)
+
+
+def test_labels_that_are_alike_do_not_tell_how_many_are_needed():
+    people = torch.tensor([1.0, 1.0, 1.0, 1.0, NAN, NAN]).double()
+    judge = torch.tensor([1.0, 1.0, 1.0, 1.0, 1.0, 0.0]).double()
+    rows = Judged(people, judge, torch.arange(6))
+    found = worth(rows, 0.1)
+    assert (found.needed, found.people.value, found.labels) == (None, 1.0, 4)
+
+
+def test_who_has_labelled_too_few_groups_is_said():
+    people = torch.tensor([1.0, 0.0, NAN, NAN]).double()
+    judge = torch.tensor([NAN, NAN, 1.0, NAN]).double()
+    rows = Judged(people, judge, torch.arange(4), torch.full((4,), 0.5).double())
+    with pytest.raises(TooFewGroups, match="the judge can tell 1 row of 1 group among those with a confidence"):
+        measure_judged(rows, 20)
+    with pytest.raises(TooFewGroups, match="people have labelled 2 rows of 1 group, expected rows of two groups"):
+        measure_judged(Judged(people, people, torch.tensor([0, 0, 1, 2])))
 
 
 def test_what_cannot_be_estimated_is_refused():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,8 +19,9 @@ from lovec.modules.batching import (
     fitting_tokens,
     micro_batches,
 )
+from lovec.modules.sums import BatchSums
 from lovec.policy import TokenSequence
-from lovec.types import LovecError, Record
+from lovec.types import LossOutput, LovecError, Record, Term
 
 
 def example(name, lengths, extra, first=1):
@@ -94,3 +96,14 @@ def test_a_gpu_holds_what_its_model_leaves(monkeypatch: pytest.MonkeyPatch) -> N
 def test_too_little_memory_says_what_to_change() -> None:
     with pytest.raises(LovecError, match=r"up to 4,096 tokens .* --model.micro_batch_tokens"), enough_memory(4096):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB")
+
+
+def test_a_metric_that_nothing_has_is_not_a_number() -> None:
+    def term(*mask: float) -> Term:
+        return Term(torch.tensor([0.5, 0.25]), torch.tensor(mask), per="row")
+
+    sums = BatchSums()
+    for known in (0.0, 1.0):
+        metrics = {"once": term(0.0, known), "never": term(0.0, 0.0)}
+        sums.add(torch.tensor(1.0), LossOutput({"nll": term(1.0, 1.0)}, metrics))
+    assert sums.metrics() == pytest.approx({"loss": 2.0, "nll": 0.375, "once": 0.25, "never": math.nan}, nan_ok=True)

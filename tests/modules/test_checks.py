@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from lightning.pytorch import cli
 from tinyrollouts import grpo, scripted
 from tinyrun import Rows, fit, module, records, tiny, trainer
 from transformers import AutoTokenizer
@@ -196,10 +197,23 @@ def test_p_true_leaves_out_what_does_not_fit_before_the_first_step(
     model: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     rows = records(12)
-    rows[3] = with_text(rows[3], "x" * 1000)
+    rows[3] = replace(rows[3], sentences=(Sentence("x" * 1000, 0.5), Sentence("Ada wrote.", 1.0)), rejected=None)
     objective = module(PTrueTuned, model, policy=PolicyConfig(model=model, lora_r=4, max_length=500))
     trainer(tmp_path, max_steps=0).fit(objective, Given(rows))
     assert objective.question.failed.ids.keys() == {"r3"}
+
+
+def test_p_true_has_rows_none_of_whose_sentences_fits_refused_or_left_out(model: str, tmp_path: Path) -> None:
+    rows = records(12)
+    rows[3] = with_text(rows[3], "x" * 1000)
+    data, policy = Given(rows), PolicyConfig(model=model, lora_r=4, max_length=500)
+    with pytest.raises(LovecError, match=r"^1 of 12 .*\(r3\); .* no sentence with a label fits the context of 500 "):
+        trainer(tmp_path, max_steps=0).fit(module(PTrueTuned, model, policy=policy), data)
+    data.unfit, data.batch_size = "leave_out", 1
+    ours = trainer(tmp_path)
+    with pytest.warns(UserWarning, match=r"1 of 12 training records .* \(r3\).*; all of them are left out"):
+        ours.fit(module(PTrueTuned, model, policy=policy), data)
+    assert ours.global_step == 11
 
 
 # Which records are encoded to know whether they fit
@@ -311,6 +325,22 @@ def test_a_schedule_with_a_wrong_setting_is_refused_before_a_model_is_loaded(opt
     objective = SFT(policy=PolicyConfig(model="there is none"), lr_scheduler=lambda o: WarmupCosine(o, **options))
     with pytest.raises(LovecError, match=rf"^{next(iter(options))} is "):
         trainer(tmp_path).fit(objective, Rows())
+
+
+@pytest.mark.parametrize("cls", [torch.optim.lr_scheduler.ReduceLROnPlateau, cli.ReduceLROnPlateau])
+def test_a_schedule_that_waits_for_a_metric_is_refused_before_a_model_is_loaded(cls: Any, tmp_path: Path) -> None:
+    options = {"monitor": "val/brier"} if cls is cli.ReduceLROnPlateau else {}
+    objective = SFT(policy=PolicyConfig(model="there is none"), lr_scheduler=lambda o: cls(o, **options))
+    with pytest.raises(LovecError, match=r"^lr_scheduler is ReduceLROnPlateau, which waits for a metric"):
+        trainer(tmp_path).fit(objective, Rows())
+
+
+def test_a_schedule_that_is_over_before_the_run_says_so(model: str, tmp_path: Path) -> None:
+    def schedule(optimizer: Any) -> Any:
+        return torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1e-3, total_steps=2)
+
+    with pytest.raises(LovecError, match=r"^the lr_scheduler cannot go on: .* let it have as many steps as the run$"):
+        fit(tmp_path, module(SFT, model, lr_scheduler=schedule))
 
 
 # A loss or gradient that is not finite

@@ -12,7 +12,7 @@ import torch
 from tinyrun import Rows, fit, loaded, module, records, trainer
 from torch import Tensor
 
-from lovec.baselines import LUQ, SentenceLikelihood
+from lovec.baselines import LUQ, SentenceLikelihood, Words
 from lovec.losses import soft_score_nll
 from lovec.modules import Batch, Distil
 from lovec.policy import TokenBatch, TokenSequence
@@ -262,6 +262,39 @@ class SameSentence:
 
     def support(self, claims: Any) -> list[float]:
         return [float(claim.hypothesis in claim.premise) for claim in claims]
+
+
+class ByPremise(SameSentence):
+    """A judge that rates the text alone, so that every change of a sample shows."""
+
+    def support(self, claims: Any) -> list[float]:
+        return [worth(claim.premise) for claim in claims]
+
+
+class ById(Words):
+    """A baseline that learns from labels, and gives confidences by the ids of records."""
+
+    def held_out(self, records: Any) -> Any:
+        return [[worth(record.id)] for record in records]
+
+
+def test_samples_do_not_depend_on_the_process_that_compares_answers(model: str, adapter: str, tmp_path: Path) -> None:
+    objective = loaded(tmp_path, module(Distil, model, adapter, teacher=ByText()))
+    resources = replace(objective.teacher_resources, folder=None)
+    rows = [Record(f"r{i}", ("Who?", "What?")[i // 4], sentences=(Sentence("A is B."),)) for i in range(8)]
+    teacher = BaselineTeacher(LUQ(2, judge=ByPremise()))
+
+    def share_of(rank: int) -> Any:
+        shares: list[Any] = []
+        both = replace(resources, rank=rank, processes=2, gather=lambda share: (shares.append(share), [share] * 2)[1])
+        resources.baselines.samples.forget()
+        teacher.estimates(rows, both)
+        return shares[-1]
+
+    alone = teacher.estimates(rows, resources)
+    assert len({value for row in alone for value in row}) == 2  # one for each question
+    assert [share_of(0), share_of(1)] == [alone[0::2], alone[1::2]]
+    assert BaselineTeacher(ById()).estimates(rows, resources) == [[worth(row.id)] for row in rows]
 
 
 def test_training_answers_to_a_question_are_compared_with_each_other(model: str, adapter: str, tmp_path: Path) -> None:

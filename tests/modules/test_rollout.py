@@ -69,6 +69,21 @@ def test_the_rows_of_a_prompt_stay_together(model: str, tmp_path: Path) -> None:
     assert [example.sequences for example in alone] == [example.sequences for example in examples[6:9]]
 
 
+def test_an_answer_without_room_is_cut_and_the_others_stay_as_they_are(model: str, tmp_path: Path) -> None:
+    objective = loaded(tmp_path, grpo(model, max_new_tokens=20))
+    rows = records(4)
+    rows[1] = replace(rows[1], question="q" * 60)
+    whole = objective.rollouts(rows)
+    shortest, limit, longest = sorted(len(example.sequences[0]) for example in whole[3:6])
+    assert shortest < limit < longest and all(len(example.sequences[0]) < limit for example in whole[:3] + whole[6:])
+    objective.policy.max_length = limit
+    for before, after in zip(whole, objective.rollouts(rows), strict=True):
+        (old,), (new,) = before.sequences, after.sequences
+        assert new == TokenSequence(old.prompt, old.completion[: limit - len(old.prompt)])
+        assert after.record.finished == (before.record.finished and len(old) <= limit)
+        assert after.metrics["cut_off"] == float(not after.record.finished)
+
+
 def test_another_adapter_changes_the_rollouts_and_steps_do_not_touch_the_base(model: str, tmp_path: Path) -> None:
     objective = loaded(tmp_path, grpo(model, lr=5e-2))
     before = [example.sequences[0].completion for example in objective.rollouts(records(4))]
@@ -443,6 +458,18 @@ def test_tag_credit_reaches_exactly_the_tokens_of_the_tags(model: str, tmp_path:
             read = length
         expected += [credit for piece, credit in parts if piece == "end"]
         assert example.advantages == pytest.approx(expected), text
+
+
+@pytest.mark.parametrize("credit", ["sentence", "tag"])
+def test_a_thought_before_an_answer_does_not_move_its_credit(credit: str, model: str, tmp_path: Path) -> None:
+    thought, options = "<think>I recall é: <c> 7 </c></think>\n\n", {"reward": Distance(), "oracle": Fixed(She=0.5)}
+    rows = []
+    for answer in (ANSWERS[0], thought + ANSWERS[0]):
+        objective, examples = scripted(tmp_path, model, [answer, ANSWERS[1]], credit=credit, **options)
+        rows.append(advantages_of(examples)[0])
+    steps = len(objective.encoder.pieces(thought))
+    assert rows[1][steps:] == pytest.approx(rows[0]) and len(set(rows[0])) == 3
+    assert credit == "sentence" or not any(rows[1][:steps])
 
 
 @pytest.mark.parametrize("credit", ["answer", "sentence"])

@@ -24,6 +24,7 @@ from forks import Fork, run_forks
 from lovec.core import calls
 from lovec.datasets.jsonl import read_records, write_records
 from lovec.oracles import OpenAIOracle, OracleStopped
+from lovec.oracles.asking import Prompt, another
 from lovec.oracles.cache import ReplyCache, reply_key
 from lovec.oracles.chat import address
 from lovec.oracles.costs import Estimate, count_tokens
@@ -332,6 +333,28 @@ def test_replies_that_cannot_be_used_are_bought_again_only_on_request(server: Fa
     assert asking.rate(many(5)) == truth(many(5)) and asking.calls == 5 and not asking.failures
     last = judge(server)
     assert last.rate(many(5)) == truth(many(5)) and last.calls == 0  # the fourth reply is found
+
+
+@pytest.mark.parametrize(
+    ("sent", "attempts"),
+    [
+        ({"temperature": 0.3, "seed": 7}, {"temperature": [0.3, 0.3, 0.3], "seed": [7, 8, 9]}),
+        ({"temperature": 0, "seed": 7}, {"temperature": [0, 0.7, 0.7], "seed": [7, 8, 9]}),
+        ({"seed": 2**31 - 1}, {"seed": [2**31 - 1, 0, 1]}),
+        ({"temperature": 0}, {"temperature": [0, 0.7, 0.7]}),
+        ({"temperature": 1}, {"temperature": [1, 1, 1]}),
+    ],
+)
+def test_further_attempts_may_get_another_reply(
+    server: FaultServer, sent: dict[str, Any], attempts: dict[str, list[Any]]
+) -> None:
+    expected = [dict(zip(attempts, values, strict=True)) for values in zip(*attempts.values(), strict=True)]
+    prompt = Prompt("Who?", 9, sent, read=lambda reply: reply.text)
+    assert [prompt.parameters(attempt) for attempt in range(3)] == expected
+    assert another(sent) == expected[1] and another(sent, 2) == expected[2]
+    server.faults = {"r0": ["prose"] * 2}
+    assert judge(server, parameters=sent).rate(many(1)) == truth(many(1))
+    assert [{name: call.body[name] for name in sent} for call in server.calls] == expected
 
 
 def test_a_cache_of_unusable_replies_does_not_stop_the_oracle(server: FaultServer) -> None:

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 import torch
 from tinyrollouts import grpo
-from tinyrun import fit, loaded, module, records, tiny
+from tinyrun import Rows, fit, loaded, module, records, tiny
 from torch import Tensor
 
-from lovec.modules import DPO, ORPO, SFT, ExpectedReward, PTrueTuned, SFTRegression
+from lovec.modules import DPO, ORPO, SFT, Batch, ExpectedReward, PTrueTuned, SFTRegression
 from lovec.modules.batching import micro_batches
 from lovec.policy import Policy, PolicyConfig, TokenBatch, TokenSequence
 from lovec.tries.models import _attention
-from lovec.types import LovecError
+from lovec.types import LossOutput, LovecError
 
 CHOICES = [(40, 41), (42, 41), (40, 43, 41), (44,)]
 
@@ -167,6 +167,21 @@ def test_models_whose_attention_does_not_allow_it_are_padded(tmp_path: Path, cap
     unused = torch.empty(1, 1, 0, 0)
     with pytest.raises(LovecError, match=r"window of 32 tokens.*set policy.share_prefixes to false"):
         policy.model(input_ids=short.shared.ids, attention_mask=unused, position_ids=short.shared.positions, trie=plan)
+
+
+def test_rows_longer_than_a_window_are_split_with_their_padding(tmp_path: Path) -> None:
+    tokens: list[list[int]] = []
+
+    class Watched(SFT):
+        def loss(self, batch: Batch[Any]) -> LossOutput:
+            tokens.extend([] if tokens else [counted(self.policy)])
+            return super().loss(batch)
+
+    windowed = tiny(tmp_path, "qwen2", use_sliding_window=True, sliding_window=32, max_window_layers=0)
+    objective = module(Watched, windowed, micro_batch_tokens=900)
+    fit(tmp_path, objective, Rows(8, batch_size=8), max_steps=1)
+    assert objective.policy.shares_prefixes
+    assert 1 < len(tokens[0]) < 8 and max(tokens[0]) <= 900
 
 
 class Greedy(ExpectedReward):

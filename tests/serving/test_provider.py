@@ -18,10 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chatserver import ChatServer, planted, spread, written
+from chatserver import FACTS, ChatServer, planted, spread, written
 from served import KEY, NAME, chat, first_line, post, running, streamed, until
 
 import lovec
+from lovec.calibration import calibrate_scores
+from lovec.calibration.scores import calibration_text
 from lovec.cli import main
 from lovec.cli.serve import open_provider
 from lovec.core import calls
@@ -30,8 +32,8 @@ from lovec.encoding import INSTRUCTION
 from lovec.metrics.functional import mean_confidence
 from lovec.taggers.served_confidence import ServedConfidence
 from lovec.tagging import ApiModel, ApiTagger
-from lovec.tags import DEFAULT_TAGS
-from lovec.types import DEFAULT_SCALE, FREE_FORM, ITERATIVE, LovecError, Record, Sentence
+from lovec.tags import DEFAULT_TAGS, TagFormat
+from lovec.types import DEFAULT_SCALE, FREE_FORM, ITERATIVE, LovecError, Record, Scale, Sentence
 
 QUESTIONS = [f"What is there to know about number {number}?" for number in range(12)]
 QUESTION = next(question for question in QUESTIONS if len(written(question)) > 2)
@@ -466,6 +468,43 @@ def test_p_true_is_not_calibrated_by_stated_scores(provider: ChatServer) -> None
     asker = ApiModel("gpt", provider.url)
     with pytest.raises(LovecError, match="needs one of the probability of True"):
         open_provider(asker, INSTRUCTION, DEFAULT_TAGS, "p_true", text_calibration="made")
+
+
+def calibration_of_answers() -> None:
+    """Write a calibration of means."""
+    means, truth = [n % 11 / 10 for n in range(99)], [float(n % 11 + n % 7 > 8) for n in range(99)]
+    made, _ = calibrate_scores({"mean of the distribution": means}, truth, layout="lovec", draws=1)
+    Path("made").write_text(calibration_text(made))
+
+
+def test_no_calibration_is_applied_to_scores_of_another_question() -> None:
+    calibration_of_answers()
+    for mode, other in ((FREE_FORM, ITERATIVE), (ITERATIVE, FREE_FORM)):
+        served = ServedConfidence.of_scores("made", "gpt", DEFAULT_SCALE, mode)
+        assert served.calibration(mode) is not None and served.calibration(other) is None
+    tagger = open_provider(ApiModel("gpt"), INSTRUCTION, DEFAULT_TAGS, "p_true", text_calibration="made")
+    assert tagger.served.calibration(ITERATIVE) is not None and tagger.served.calibration(FREE_FORM) is None
+
+
+def test_verdicts_on_texts_are_taken_where_only_answers_are_calibrated(provider: ChatServer) -> None:
+    calibration_of_answers()
+    served = ServedConfidence.of_scores("made", "gpt", DEFAULT_SCALE)
+    with running(model(provider, method="p_true", served=served), feedback=Path("verdicts.jsonl")) as server:
+        status, reply = post(server, json.dumps({"text": "It has a bridge.", "question": QUESTION}).encode(), "/v1/tag")
+        assert status == 200, reply
+        verdicts = {"id": reply["id"], "sentences": [{"index": 0, "factuality": 1.0}]}
+        assert post(server, json.dumps(verdicts).encode(), "/v1/labels")[0] == 200
+    row = json.loads(Path("verdicts.jsonl").read_text())
+    assert row["rank"] is None and row["confidence"] == pytest.approx((planted("It has a bridge.") + 1) / 12)
+
+
+def test_numbers_of_texts_are_written_on_their_own_scale(provider: ChatServer) -> None:
+    tags = TagFormat(scale=Scale(("unlikely", "likely")))
+    facts = [f"{fact}." for fact in FACTS if planted(f"{fact}.") > 1]
+    body = json.dumps({"text": " ".join(facts), "question": QUESTION}).encode()
+    with running(model(provider, method="verbal", tags=tags), inline=" [{score}]") as server:
+        status, data = post(server, body, "/v1/tag")
+    assert status == 200 and data["content"] == " ".join(f"{fact} [{planted(fact)}]" for fact in facts)
 
 
 def test_without_a_method_given_texts_are_refused(provider: ChatServer) -> None:

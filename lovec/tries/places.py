@@ -63,8 +63,8 @@ class TokenPlaces:
     def in_rows(self, attend: Callable[[Tensor, slice, int], Tensor], packed: Tensor) -> Tensor:
         """Compute attention, whose keys lie in rows, for heads of tokens one after the other.
 
-        On a CPU every row has a call of its own, so that no padding is computed. Elsewhere one call for all rows, whose
-        queries are padded, is quicker.
+        On a CPU every row has a call of its own, so that no padding is computed. Elsewhere there is one call for all
+        rows, whose queries are padded: fewer kernels.
 
         Args:
             attend: takes queries of some rows, [R, H, W, D], which rows these are, and W; returns [R, W, H, D].

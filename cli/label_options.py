@@ -9,7 +9,7 @@ from pathlib import Path
 import lovec.oracles  # noqa: F401 - options take oracles by their short names once these are imported
 from lovec.core.settings import Count, NonNegative, Probability, Seed, checked, declared
 from lovec.datasets.pairs import WrongScores
-from lovec.labelling import RaySettings, Splitting, Writer
+from lovec.labelling import ENTITY_KEY, RaySettings, Splitting, Writer
 from lovec.labelling.writers import OpenAIWriter  # noqa: F401 - likewise
 from lovec.taggers import open_session
 from lovec.types import Oracle, Sampling
@@ -71,7 +71,7 @@ class LabelSettings:
     batch: bool = False
     dev_share: Probability = 0.1
     test_share: Probability = 0.1
-    entity_key: str = "entity"
+    entity_key: str = ENTITY_KEY
     seed: Seed = 0
     wrong_scores: WrongScores = "uniform"
 

@@ -5,7 +5,7 @@ from lovec.labelling.on_ray import OnRay
 from lovec.labelling.ray_files import RaySettings
 from lovec.labelling.recipe import RECIPE, next_commands, summary, write_recipe
 from lovec.labelling.sources import Shard, Source, open_file, stage_file
-from lovec.labelling.splitting import MANIFEST, SPLITS, Splitting, TooFewEntities, split_file
+from lovec.labelling.splitting import ENTITY_KEY, MANIFEST, SPLITS, Splitting, TooFewEntities, split_file
 from lovec.labelling.stage import (
     STAGES,
     Counts,
@@ -20,6 +20,7 @@ from lovec.labelling.stage import (
 from lovec.labelling.steps import Answer, AnswerStep, EngineWriter, LabelStep, PairStep, SplitStep, Writer, copy_records
 
 __all__ = [
+    "ENTITY_KEY",
     "MANIFEST",
     "RECIPE",
     "SPLITS",

@@ -280,8 +280,9 @@ def test_triviaqa_as_the_hub_has_it(tmp_path):
 
 def test_triviaqa_ids_may_be_numbers(tmp_path):
     rows = [{"question": f"Which {n}?", "question_id": n, "answer": HUB_ANSWER} for n in (7, 0)]
-    records = list(read_any(jsonl(tmp_path / "x.jsonl", *rows)))
-    assert [(r.id, r.question) for r in records] == [(str(n), triviaqa.short_form(f"Which {n}?")) for n in (7, 0)]
+    path = jsonl(tmp_path / "x.jsonl", *rows)
+    for records in (read_any(path), triviaqa.read_triviaqa(path)):
+        assert [(r.id, r.question) for r in records] == [(str(n), triviaqa.short_form(f"Which {n}?")) for n in (7, 0)]
 
 
 @pytest.mark.parametrize(

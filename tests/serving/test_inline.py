@@ -17,8 +17,10 @@ from openai import OpenAI
 from served import KEY, NAME, Server, chat, post, running, streamed
 from writer import Scripted, scripted
 
+from lovec.serving.app import make_app
 from lovec.serving.inline import Inline, check_template
 from lovec.taggers import Session
+from lovec.tagging import ApiModel, ApiTagger
 from lovec.tags import DEFAULT_TAGS, TagFormat
 from lovec.types import LovecError, Scale
 
@@ -175,6 +177,11 @@ def test_a_template_that_cannot_be_used_is_refused(server: Server, template: str
         status, data = post(server, json.dumps({**body, "inline": template}).encode(), path)
         assert (status, data["error"]["param"], data["error"]["code"]) == (400, "inline", "invalid_value")
         assert words in data["error"]["message"]
+
+
+def test_an_application_refuses_a_template_without_a_number() -> None:
+    with pytest.raises(LovecError, match="the template has neither"):
+        make_app(ApiTagger(ApiModel("gpt", base_url="http://127.0.0.1:9/v1")), "gpt", inline="[sure]")
 
 
 def test_the_command_refuses_it_before_it_loads_a_model() -> None:

@@ -253,7 +253,7 @@ def page(results: Mapping[str, Any]) -> str:
         "the mean of the distribution over scores; *deployed*: what `lovec tag`, `serve`, `predict` and `lovec.tag` "
         "give, the mean after the map. The first three columns are of given texts (iterative tagging), the others of "
         "answers that the model writes (free-form tagging). Stated scores differ a little from those of [the main "
-        "results](world.md), which have other seeds and were made on another processor; the order of the methods does "
+        "results](world.md), which are means over two more seeds and were made on another processor; the order of the methods does "
         f"not. {world_text(results)}.",
         "",
         table(results),
@@ -275,8 +275,9 @@ def page(results: Mapping[str, Any]) -> str:
         "## What a guarantee keeps",
         "",
         "Thresholds from the validation things, applied to the test things: how often all kept sentences of an answer "
-        "are true (factuality of at least one half), and the share of sentences that are kept. The promise is about "
-        "such draws of both, not about these things: one pair of draws can lie below it.",
+        "are true (factuality of at least one half), and the share of sentences that are kept. The promise holds "
+        "on average over random choices of validation and test things; for one such choice, as here, the share can be "
+        "below it.",
         "",
         "| Method | Mode | Promised | Held | Kept | Answers |",
         "|---|---|--:|--:|--:|--:|",

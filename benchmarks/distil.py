@@ -279,7 +279,7 @@ def _lines(results: Mapping[str, Any]) -> Iterator[str]:
     yield from ("", "![Stated score against truth](../distil-scores.svg)", "", "## The teachers", "")
     yield (
         "The given answers about the test things. Calibrated ones are mapped, and blended, by what was fitted on the "
-        "validation things: what a student could reach that has all the teacher has."
+        "validation things: what a student could reach that knew everything its teacher knows."
     )
     yield from ("", "| Teacher | | BS | ECE-M | SC |", "|---|---|--:|--:|--:|")
     for kind, name in dict.fromkeys((row["kind"], row["teacher"]) for row in results["teachers"]):

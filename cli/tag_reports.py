@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from lovec.core.notices import counted
 from lovec.display import number
 from lovec.display import one_line as shortened
+from lovec.tags import thought_length
 from lovec.text.sentences import Places
 from lovec.types import LovecError, Record, Sentence, ThresholdBy
 
@@ -90,12 +91,13 @@ def doubtful_lines(record: Record, text: str, limit: float, by: ThresholdBy) -> 
         limit: as for ``doubtful``, as is ``by``.
         by: the confidence that is compared, and shown.
     """
-    places = Places(text)
+    begin = thought_length(text)
+    places = Places(text[begin:])
     breaks = [at for at, character in enumerate(text) if character == "\n"]
     for at, sentence in enumerate(record.sentences, 1):
         found = places.find(sentence.text)
         if doubtful(sentence, limit, by):
-            place = f"#{at}" if found is None else str(bisect_right(breaks, found[0]) + 1)
+            place = f"#{at}" if found is None else str(bisect_right(breaks, begin + found[0]) + 1)
             yield f"{record.id}:{place}: [{number(sentence, by)}] {shortened(sentence.text, sys.maxsize)}"
 
 

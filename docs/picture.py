@@ -116,10 +116,9 @@ def caption(answer: Record, mixed: int, number: int) -> str:
     alt = f"{answer.question} {said}".replace("[", "(").replace("]", ")")
     return (
         f"![{alt}](docs/tagged.png)\n\n"
-        "*SmolLM2, a model of 135 million parameters, with the adapter that comes with lovec. Of its answers about "
-        f"{number} cities that training left out, {mixed} have both true and wrong sentences, and none that is partly "
-        "true; this is the one whose confidences separate the two best, and [the tables](#results) say how good they "
-        "are on average.*"
+        "*SmolLM2 (135 million parameters) with the adapter that comes with lovec, on a city that training left out. Of "
+        f"{number} such answers, {mixed} have both true and wrong sentences and no half-true one; of these, the "
+        "confidences of this one separate true from wrong best: [the tables](#results) show the average.*"
     )
 
 

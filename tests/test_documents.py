@@ -51,7 +51,8 @@ def test_all_documents_have_expectations() -> None:
         ("# Life", "heading"), ("###### Life #", "heading"), ("## ", "heading"), ("- # x", "heading"),
         ("Title\n=====", "heading"), ("Title\n---", "heading"), ("#1 hit", "statement"),
         ("####### seven", "statement"), ("It rained.\n---", "statement"), ("**Early life**", "heading"),
-        ("**It rained.**", "statement"), ("- **Early life**", "heading"), ("**Born:** 1815", "statement"),
+        ("**It rained.**", "statement"), ("**It rained.[1]**", "statement"), ("It rained.[1]\n---", "statement"),
+        ("- **Early life**", "heading"), ("**Born:** 1815", "statement"),
         ("```\na\n```", "code"), ("~~~ x", "code"), ("`x` is code.", "statement"), ("<!-- x -->", "code"),
         ("Early Life:", "label"), ("**Early life:**", "label"), ("早年生活：", "label"),
         ("He moved to London in 1815 and wrote:", "statement"),
@@ -73,6 +74,8 @@ def test_kinds(text: str, kind: str) -> None:
     ("text", "title"),
     [
         ("# Ada #\n\nx", ("Ada", "its heading")),
+        ("# C#\n\nx", ("C#", "its heading")),
+        ("# The __snake_case__ *style*\n\nx", ("The snake_case style", "its heading")),
         ("---\na: 1\n---\n\n# Ada\n\nx", ("Ada", "its heading")),
         ("---\na: 1\n---\n\nAda Lovelace\n\nShe wrote.", ("Ada Lovelace", "its first line")),
         ("She wrote.\n\n# Ada\n\nx", None),
@@ -86,6 +89,32 @@ def test_kinds(text: str, kind: str) -> None:
 )
 def test_titles(text: str, title: tuple[str, str] | None) -> None:
     assert title_of(text) == title
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "She was born in 1815.[1]",
+        "She was born in 1815. [1]",
+        "She was born in 1815.¹",
+        'She wrote: "I was born in 1815."',
+        "She left (in 1815.)",
+    ],
+)
+def test_a_first_line_that_ends_in_a_stop_and_what_closes_behind_it_is_no_title(line: str) -> None:
+    text = f"{line}\n\nShe died in 1852.[2]"
+    assert of_kind(text) == [["statement", line], ["statement", "She died in 1852.[2]"]] and title_of(text) is None
+    text = "Ada Lovelace [1]\n\nShe died in 1852."
+    assert of_kind(text)[0] == ["heading", "Ada Lovelace [1]"]
+
+
+def test_a_rule_at_the_beginning_begins_front_matter_only_where_keys_follow() -> None:
+    assert of_kind("---\n\n### Ada\n\nShe wrote.\n\n---\n\nShe ran.") == [
+        ["mark", "---"], ["heading", "### Ada"], ["statement", "She wrote."], ["mark", "---"],
+        ["statement", "She ran."],
+    ]  # fmt: skip
+    for keys in ("a: 1", "# of it\ntitle: Ada", '"a": 1', "tags:\n- x"):
+        assert of_kind(f"---\n{keys}\n---\nShe ran.") == [["data", f"---\n{keys}\n---"], ["statement", "She ran."]]
 
 
 def test_markdown_with_html_is_markdown() -> None:

@@ -152,6 +152,11 @@ def test_a_phrase_of_ones_own_stands_around_the_sentence() -> None:
         ("She wrote notes; they were long.", "they", "She wrote notes."),
         ("**She wrote notes and died in 1852.**", "and", "**She wrote notes.**"),
         ("When she was five, she moved to the U.S. and died.", "and", "When she was five, she moved to the U.S."),
+        ("He was the first person who walked on the Moon.", "who", None),
+        ("He was an astronaut who walked on the Moon.", "who", "He was an astronaut."),
+        ('She wrote the novel "Notes," which was long.', "which", 'She wrote the novel "Notes,".'),
+        ("He never returned until he was old.", "until", None),
+        ("It was before he was born that she left.", "before", None),
     ],
 )  # fmt: skip
 def test_what_is_left_of_a_sentence_is_one(sentence: str, doubted: str, left: str | None) -> None:

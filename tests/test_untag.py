@@ -89,6 +89,11 @@ def test_a_number_sign_within_a_line_begins_no_heading():
     assert [(s.text, s.score) for s in record.sentences] == [("One.", 0), ("# Head", None), ("Two.", 0)]
 
 
+def test_a_title_is_no_part_of_the_paragraph_behind_it():
+    record, _ = untag(Record("a", "Q?", answer=f"Dr. No\n\n[1] \n\nOne. {tag(0)}"))
+    assert [(s.text, s.kind) for s in record.sentences] == [("Dr. No", "heading"), ("[1] \n\nOne.", "statement")]
+
+
 @given(ANSWERS, st.data())
 def test_reading_tags_undoes_writing_them(answer: str, data: st.DataObject):
     """Whatever is split and tagged, where it stood, comes back: sentences, scores and text, byte for byte."""

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 from rich.text import Text
 
+from lovec.tags import thought_length
 from lovec.text.sentences import Places
 from lovec.types import Sentence, ThresholdBy, to_rating
 
@@ -83,12 +84,13 @@ class Breaks:
     White space inside a sentence may differ from that of the answer, as in files that store sentences on one line each.
 
     Args:
-        answer: the raw text. A sentence that is not in it is preceded by a space.
+        answer: the raw text; none of its sentences stands in its thought. A sentence that is not in it is preceded by a
+            space.
     """
 
     def __init__(self, answer: str) -> None:
-        self._answer = answer
-        self._places = Places(answer)
+        self._answer = answer[thought_length(answer) :]
+        self._places = Places(self._answer)
         self._end = 0
         self._next = ""
 

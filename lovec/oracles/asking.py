@@ -7,6 +7,7 @@ A subclass of `Asker` says what is asked about a record and how a reply is read:
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import sys
 from collections import Counter
@@ -208,7 +209,7 @@ class Asker:
         self.calls = self.cached = self.tokens_in = self.tokens_out = self.unusable = 0
         self.batched = Load()
         self._failed_in_a_row = 0  # over all calls of `_ask`
-        self._accepted = 0  # the first of a prompt's wishes that the server has not refused
+        self._accepted: dict[str, int] = {}  # the first of some wishes that the server has not refused
         self._failure_warning = DoublingWarning(log, "%d records failed so far: %s")
 
     @property
@@ -321,7 +322,9 @@ class Asker:
             ServerRefused: see ``Chat.ask``.
         """
         last = len(wishes) - 1
-        for wish in range(min(self._accepted, last), last + 1):
+        known = json.dumps(list(map(dict, wishes)), sort_keys=True)
+        accepted = self._accepted.get(known, 0)
+        for wish in range(accepted, last + 1):
             try:
                 reply = await call(wish)
             except CallRefused as error:
@@ -329,8 +332,8 @@ class Asker:
                     raise
                 refusal = error
                 continue
-            if wish > self._accepted:
-                self._accepted = wish
+            if wish > accepted:
+                self._accepted[known] = max(wish, self._accepted.get(known, 0))
                 names = [name for name in wishes[0] if name not in wishes[wish]]
                 if names:
                     log.warning("the server refuses %s, so calls are made without: %s", " and ".join(names), refusal)

@@ -33,7 +33,7 @@ from lovec.serving.body import read_json
 from lovec.serving.wire import MOST_PARTS, RequestRefused, Strict, validated
 from lovec.taggers import Session
 from lovec.tagging import ApiTagger
-from lovec.types import MODES, LovecError, Mode
+from lovec.types import ITERATIVE, MODES, LovecError, Mode
 
 if TYPE_CHECKING:
     from lovec.serving.responses import Response
@@ -141,7 +141,11 @@ class Feedback:
     def __init__(self, path: str | os.PathLike[str], session: Session | ApiTagger) -> None:
         served = self._served = session.served
         self._scores = scores_digest(session.provenance)
-        self._calibrations = {mode: _digest(served.calibration(mode), session.provenance) for mode in MODES}
+        method = [session.method, session.readout] if isinstance(session, ApiTagger) and session.method else []
+        self._calibrations = {
+            mode: _digest(served.calibration(mode), session.provenance, by=method if mode == ITERATIVE else ())
+            for mode in MODES
+        }
         promises = {mode: served.calibrations.get(mode) for mode in MODES}
         self.watches = {mode: Watch.over(found.guarantees if found else ()) for mode, found in promises.items()}
         self.sentences = dict.fromkeys(MODES, 0)
@@ -291,8 +295,9 @@ def scores_digest(provenance: Provenance | None) -> str:
     return _digest(provenance)
 
 
-def _digest(*of: Calibration | Provenance | None) -> str:
-    parts = [None if part is None else part.to_dict() for part in of]
+def _digest(*of: Calibration | Provenance | None, by: Sequence[str | None] = ()) -> str:
+    """Return the digest of some parts, and of the method and the readout that score given texts behind an API."""
+    parts = [*(None if part is None else part.to_dict() for part in of), *by]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 

@@ -146,7 +146,7 @@ class ProviderWorker(TaskWorker):
                 items.popleft()
             return not reader.stopped
 
-        wishes = [*({**wish, **_USAGE} for wish in tagger.wishes), {}]
+        wishes = [{**wish, **usage} for wish in tagger.wishes for usage in (_USAGE, {})]
         reply = await self._call(
             job,
             lambda: tagger.asker.granted(

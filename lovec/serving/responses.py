@@ -120,6 +120,7 @@ class Answer:
         sentences: its sentences.
         entries: what is said of them, see ``Response._entry``.
         places: where they begin and end in the text; a sentence that was left out has no length.
+        gap: the widest white space since the last sentence that its readers see.
         problems: what is wrong with it, at its end.
         is_cut: whether a limit of tokens has ended it; None before its end.
     """
@@ -128,6 +129,7 @@ class Answer:
     sentences: list[Sentence] = field(default_factory=list)
     entries: list[dict[str, Any]] = field(default_factory=list)
     places: list[tuple[int, int]] = field(default_factory=list)
+    gap: str = ""
     problems: list[str] = field(default_factory=list)
     is_cut: bool | None = None
 
@@ -185,12 +187,17 @@ class AnswerResponse(Response):
         answer = self.answers[part]
         if isinstance(item, ScoredSpan):
             entry, raw = self._entry(item.sentence, item.span.problem), item.span.raw
-            space = raw[: len(raw) - len(raw.lstrip())] if answer.text and entry["kept"] else ""
-            begin = len(answer.text) + len(space)
+            if not item.span.text:  # a tag alone: its words are no part of the answer
+                entry["text"] = ""
+            answer.gap = _wider(answer.gap, raw[: len(raw) - len(raw.lstrip())])
+            new, begin = "", len(answer.text)
+            if entry["kept"] and entry["text"]:
+                space, answer.gap = answer.gap if answer.text else "", ""
+                new, begin = f"{space}{self._shown(entry)}", begin + len(space)
             answer.sentences.append(item.sentence)
             answer.entries.append(entry)
             answer.places.append((begin, begin + len(entry["text"]) * entry["kept"]))
-            answer.text += (new := f"{space}{self._shown(entry)}")
+            answer.text += new
             return self._grown(part, new, entry)
         self.prompt_tokens = item.prompt_tokens
         self.tokens = None if self.tokens is None or item.tokens is None else self.tokens + item.tokens
@@ -347,9 +354,14 @@ class TextResponse(Response):
         self._sentences.append(sentence)
         self._entries.append(entry)
         between = self._breaks.between(entry["text"])
-        self._gap = max(self._gap, " " if between is None else between, key=lambda gap: (gap.count("\n"), len(gap)))
+        self._gap = _wider(self._gap, " " if between is None or between.strip() else between)
         content = ""
         if entry["kept"]:
             content, self._gap = f"{self._gap if self._content else ''}{self._shown(entry)}", ""
         self._content += content
         return {"content": content, "confidence": [entry]}
+
+
+def _wider(first: str, second: str) -> str:
+    """Return the one of two white spaces that has more line breaks, or else more characters."""
+    return max(first, second, key=lambda gap: (gap.count("\n"), len(gap)))

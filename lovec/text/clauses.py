@@ -40,6 +40,8 @@ DEPENDENCE = 0.25
 CONFIDENCES = "sentence_confidences"
 """Key of ``Record.meta``: the confidences of the sentences of an answer whose units are clauses, by their places."""
 
+_CLOSING = "\"'”’»)]"  # noqa: RUF001 - behind a comma; an apostrophe is meant
+_FEWEST_LEFT = 3  # words of a clause that may be left without one that belongs to it and no comma parts from it
 _SUBJECTS = ("who", "which")  # relatives that a verb follows
 _LONGEST_SUBJECT = 6  # words
 _MOST_ADVERBS = 3  # before a verb
@@ -139,7 +141,8 @@ def shortened(clauses: Sequence[str], doubted: Sequence[bool]) -> Shortened | No
     begin = head if doubted[0] else 0
     if end <= head or "resumed" in joints[end:] or (begin and not _may_open(words[0], words[1])):
         return None
-    if end < len(clauses) and not _may_end(joints[end - 1 : end + 1], words[begin:end], words[end]):
+    comma = clauses[end - 1].rstrip(_CLOSING).endswith(",")
+    if end < len(clauses) and not _may_end(joints[end - 1 : end + 1], words[begin:end], words[end], comma):
         return None
     text = " ".join(clauses[begin:end])
     if end < len(clauses):
@@ -217,17 +220,29 @@ def _may_open(opening: Sequence[str], head: Sequence[str]) -> bool:
     )
 
 
-def _may_end(joints: Sequence[_Joint | None], kept: Sequence[Sequence[str]], dropped: Sequence[str]) -> bool:
+def _may_end(
+    joints: Sequence[_Joint | None], kept: Sequence[Sequence[str]], dropped: Sequence[str], comma: bool
+) -> bool:
     """Return whether a sentence may end before a clause.
 
     It may not where the clause is a condition or an alternative, where a word such as "either" announces it, or where
-    it is the last item of a list of verbs: "She wrote notes, won a prize, and died."
+    it is the last item of a list of verbs: "She wrote notes, won a prize, and died." Without a comma, it may not where
+    the clause narrows what stays ("the first person who walked on the Moon", "never returned until he was old"), or
+    where hardly anything stays ("It was").
 
     Args:
         joints: how the last clause that stays, and the one behind it, are joined to the others.
         kept: the words of the clauses that stay.
         dropped: those of the clause behind them.
+        comma: whether a comma stands between both.
     """
+    if joints[-1] == "dependent" and not comma:
+        negated = any(word in _WORDS["negations"] or word.endswith(("n't", "n’t")) for word in kept[-1])  # noqa: RUF001
+        article = next((word for word in reversed(kept[-1]) if word in _WORDS["articles"]), "")
+        relative = dropped[0] in _WORDS["relatives"] and dropped[0] != "when"
+        narrowed = relative and article in _WORDS["narrowed"]
+        if negated or narrowed or len(kept[-1]) < _FEWEST_LEFT:
+            return False
     if dropped[0] in _WORDS["conditions"] or dropped[0] in _WORDS["alternatives"]:
         return False
     if joints[-1] != "coordinated":

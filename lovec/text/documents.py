@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from lovec.text.sentences import STOPS, split_sentences
+from lovec.text.sentences import ends_with_stop, split_sentences
 from lovec.types import STATEMENT, PartKind, Sentence, is_text
 
 if TYPE_CHECKING:
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 _TITLE_WITHIN = 4000  # characters of a text that are searched for its title
 _LONGEST_TITLE = 80  # characters
 _FIRST_LINE = re.compile(r"\s*([^\W_a-z][^\n]{0,78}\S)[ \t\r]*\n[ \t\r]*\n(?=\s*\S)")
-_GOES_ON = (*STOPS, *":;,：；，、")  # what a title does not end in
+_COLONS = tuple(":;,：；，、")  # a title does not end in these either
+_FRONT_MATTER = re.compile(r"\ufeff?-{3,}[ \t]*\r?\n(?:#[^\n]*\n|\s*\n)*[\"']?\w[^\n:]*:(?:\s|\Z)")
 _BLANK_LINE = re.compile(r"\n\s*\n")
 _NEWLINE = re.compile(r"\r\n?|\n")
 
@@ -57,6 +58,8 @@ _ASKS = ("?", "？", "؟", "⸮")
 _QUOTES = "\"'“”„‘’«»「」『』"
 _BOLD = re.compile(r"(?P<mark>\*{2,3}|__)(?P<words>(?=\S)(?:(?!(?P=mark))[^\n])*\S)(?P=mark)")
 _EMPHASIS = re.compile(r"[*_]{1,3}")
+_HASHES = re.compile(r"^#+\s*|\s+#+\s*$")
+_TITLE_MARKS = re.compile(r"\*{1,3}|(?<![^\W_])_{1,3}|_{1,3}(?![^\W_])")  # underscores within words are part of them
 _LONGEST_LABEL = 3  # words of a line that ends in a colon, whatever its words are
 _SMALL_WORD = 3  # letters of a word that a title may write in lower case
 
@@ -113,7 +116,7 @@ def kept_blocks(text: str, begins: bool = True) -> list[tuple[int, int, PartKind
     """
     lines = [0, *(match.end() for match in _NEWLINE.finditer(text)), len(text)]
     environment: dict[str, Any] = {}
-    blocks = [(token.map, kind) for token, kind in _kept_tokens(_markdown().parse(text, environment))]
+    blocks = [(token.map, kind) for token, kind in _kept_tokens(_markdown(text).parse(text, environment))]
     references = environment.get("references", {}).values()
     blocks += [(reference["map"], "reference") for reference in references if reference.get("map")]
     found: list[tuple[int, int, PartKind]] = []
@@ -159,8 +162,8 @@ def title_of(text: str) -> tuple[str, str] | None:
             return None
         title, *underline = text[blocks[0][0] : blocks[0][1]].splitlines()
         place = "its heading" if title[0] == "#" or underline else "its first line"
-        title = title.strip("#")
-    title = " ".join(_EMPHASIS.sub("", title.replace("`", "")).split())
+        title = _HASHES.sub("", title)
+    title = " ".join(_TITLE_MARKS.sub("", title.replace("`", "")).split())
     return (title, place) if title and is_text(title) else None
 
 
@@ -172,7 +175,7 @@ def is_html(text: str) -> bool:
     if _HTML_DOCUMENT.match(text):
         return True
     return bool(_HTML_FRAGMENT.match(text)) and all(
-        token.type == "html_block" for token in _markdown().parse(text, {}) if token.level == 0
+        token.type == "html_block" for token in _markdown(text).parse(text, {}) if token.level == 0
     )
 
 
@@ -201,14 +204,19 @@ def _kind_of_sentence(text: str) -> PartKind:
         return "table"
     if _is_question(body):
         return "question"
-    if (bold := _BOLD.fullmatch(body)) and not bold["words"].endswith(_GOES_ON):
+    if (bold := _BOLD.fullmatch(body)) and not _goes_on(bold["words"]):
         return "heading"
     return "label" if _is_label(_EMPHASIS.sub("", body).rstrip()) else STATEMENT
 
 
 def _is_sentence(line: str) -> bool:
     """Return whether a first line that stands alone is not a title: it has a stop, or is an item of a list."""
-    return line.endswith(_GOES_ON) or _PREFIX.match(line)[0] != "" or len(split_sentences(line)) > 1  # type: ignore[index]
+    return _goes_on(line) or _PREFIX.match(line)[0] != "" or len(split_sentences(line)) > 1  # type: ignore[index]
+
+
+def _goes_on(line: str) -> bool:
+    """Return whether a line ends as no title does: with a stop, whatever closes behind it, or with a colon or comma."""
+    return line.endswith(_COLONS) or ends_with_stop(line)
 
 
 def _is_question(text: str) -> bool:
@@ -229,14 +237,21 @@ def _is_label(text: str) -> bool:
 # Markdown
 
 
+def _markdown(text: str) -> MarkdownIt:
+    """Return the parser of the blocks of a text. A rule at its beginning begins front matter only where keys follow."""
+    return _parser(_FRONT_MATTER.match(text) is not None)
+
+
 @cache
-def _markdown() -> MarkdownIt:
+def _parser(front_matter: bool) -> MarkdownIt:
     """Return a parser of blocks. Indented lines are no code: plain texts indent their paragraphs."""
     from markdown_it import MarkdownIt
     from mdit_py_plugins.footnote import footnote_plugin
     from mdit_py_plugins.front_matter import front_matter_plugin
 
-    parser = MarkdownIt("commonmark").enable("table").disable("code").use(front_matter_plugin).use(footnote_plugin)
+    parser = MarkdownIt("commonmark").enable("table").disable("code").use(footnote_plugin)
+    if front_matter:
+        parser.use(front_matter_plugin)
     parser.core.ruler.enableOnly(["normalize", "block"])
     return parser
 
@@ -260,7 +275,7 @@ def _kept_tokens(tokens: list[Any]) -> Iterator[tuple[Any, PartKind]]:
             yield token, "code"
         elif token.type == "heading_open":
             line = tokens[at + 1].content
-            if token.markup[0] == "#" or not ("\n" in line or line.endswith(_GOES_ON)):
+            if token.markup[0] == "#" or not ("\n" in line or _goes_on(line)):
                 yield token, "heading"  # a rule below a paragraph underlines no heading
 
 

@@ -40,9 +40,6 @@ _LONGEST_MARKER = 12  # characters of a list marker such as "> - (10."
 
 _STOPS = ".!?…"
 _WIDE_STOPS = "。｡．！？।॥۔؟։።"  # they end a sentence whether or not white space follows
-STOPS = _STOPS + _WIDE_STOPS
-"""The characters that end a sentence."""
-
 _CLOSERS = "\"'”’“»)]}」』）】》*_`$"
 _OPENERS = "\"'“‘«„([{「『（【《*_`¿¡"
 _CONTINUES = ",;:.!?…)]}”»/%=<>|-–—"
@@ -126,6 +123,15 @@ def spans(text: str) -> list[tuple[int, int]]:
         begin = unit[1]
     pieces += _split(text, begin, len(text), units)
     return _joined(text, pieces)
+
+
+def ends_with_stop(line: str) -> bool:
+    """Return whether a line ends with a stop and what closes behind it: quotation marks, brackets, references.
+
+    Args:
+        line: a text without white space at its end.
+    """
+    return any(stop["stop"] and stop.end() == len(line) for stop in _END.finditer(line))
 
 
 class Places:

@@ -89,21 +89,22 @@ def _marked(answer: str, tags: TagFormat, split: Callable[[str], list[str]]) -> 
             continue
         before = span.raw[: -len(span.raw.lstrip())]
         begins_line = first or "\n" in before
-        begin = _last_paragraph(span.text, begins_line)
+        begin = _last_paragraph(span.text, begins_line, first)
         yield from parts(span.text, split, begins=first, until=begin)
         text = span.text[begin:].strip()
         yield _scored(Sentence(text, kind=kind_of(text, begins_line or begin > 0)), span.score, tags)
     yield from parts(parsed.tail, split, begins=not parsed.sentences)
 
 
-def _last_paragraph(text: str, begins_line: bool) -> int:
+def _last_paragraph(text: str, begins_line: bool, first: bool) -> int:
     """Return where the last paragraph begins; a sentence is never longer than its paragraph, and has no heading.
 
     Args:
         text: what stands before a tag, after the tag before it.
         begins_line: whether it begins a line; elsewhere a number sign begins no heading.
+        first: whether it begins the answer, whose first line may be its title.
     """
-    ends = [end for start, end, _ in kept_blocks(text, begins=False) if start or begins_line]
+    ends = [end for start, end, _ in kept_blocks(text, begins=first) if start or begins_line]
     begin = max((end for end in ends if text[end:].strip()), default=0)
     pieces = [(begin + start, begin + end) for start, end in spans(text[begin:])]
     for (_, end), (start, _) in zip(reversed(pieces[:-1]), reversed(pieces[1:]), strict=True):

@@ -124,6 +124,14 @@ def test_headings_and_code_are_kept_and_not_scored(run: Any, session: Session) -
     assert run("code.md", "--doubt", "0.5")[1] == "0 sentences\n"
 
 
+def test_lines_to_doubt_are_those_behind_the_thought(run: Any) -> None:
+    Path("thought.txt").write_text(
+        "<think>\nDraft: Ada wrote notes. It rained.\n</think>\n\nAda wrote notes. It rained."
+    )
+    _, out, _ = run("thought.txt", "--doubt", "1")
+    assert re.findall(r"^thought\.txt:(\d+):", out, re.MULTILINE) == ["5", "5"]
+
+
 def test_given_sentences_are_scored_whatever_they_look_like(run: Any) -> None:
     Path("own.jsonl").write_text(json.dumps({"question": "Q?", "sentences": [{"text": "# Not a heading"}]}) + "\n")
     _, line, _ = run("own.jsonl", "--format", "jsonl")

@@ -30,6 +30,7 @@ from lovec.core import calls
 from lovec.datasets.jsonl import record_to_dict
 from lovec.encoding import INSTRUCTION
 from lovec.metrics.functional import mean_confidence
+from lovec.serving.feedback import Feedback
 from lovec.taggers.served_confidence import ServedConfidence
 from lovec.tagging import ApiModel, ApiTagger
 from lovec.tags import DEFAULT_TAGS, TagFormat
@@ -470,6 +471,34 @@ def test_p_true_is_not_calibrated_by_stated_scores(provider: ChatServer) -> None
         open_provider(asker, INSTRUCTION, DEFAULT_TAGS, "p_true", text_calibration="made")
 
 
+def test_what_a_provider_refuses_of_texts_it_may_grant_for_answers(provider: ChatServer) -> None:
+    calibration_of_answers()
+    body = json.dumps({"text": "It has a bridge.", "question": QUESTION}).encode()
+    provider.top = 0
+    with running(model(provider, method="p_true")) as server:
+        assert post(server, body, "/v1/tag")[0] == 200
+        assert post(server, chat(QUESTION))[1]["usage"] is not None
+    provider.top, provider.options = 20, False
+    with running(model(provider, method="p_true")) as server:
+        message(post(server, chat(QUESTION)))
+        [entry] = post(server, body, "/v1/tag")[1]["confidence"]
+        [first, *_] = message(post(server, chat(QUESTION)))["confidence"]
+    assert entry["confidence"] == pytest.approx((planted("It has a bridge.") + 1) / 12)
+    assert first["confidence"] == pytest.approx(mean(planted(written(QUESTION)[0])))
+
+
+def test_verdicts_on_texts_of_another_method_are_not_watched(provider: ChatServer) -> None:
+    path = Path("verdicts.jsonl")
+    with running(model(provider, method="verbal"), feedback=path) as server:
+        reply = post(server, json.dumps({"text": "It has a bridge.", "question": QUESTION}).encode(), "/v1/tag")[1]
+        verdicts = {"id": reply["id"], "sentences": [{"index": 0, "factuality": 1.0}]}
+        assert post(server, json.dumps(verdicts).encode(), "/v1/labels")[0] == 200
+    for method, watched in (("verbal", 1), ("p_true", 0)):
+        feedback = Feedback(path, model(provider, method=method))
+        assert feedback.sentences[ITERATIVE] == watched
+        feedback.close()
+
+
 def calibration_of_answers() -> None:
     """Write a calibration of means."""
     means, truth = [n % 11 / 10 for n in range(99)], [float(n % 11 + n % 7 > 8) for n in range(99)]
@@ -505,6 +534,17 @@ def test_numbers_of_texts_are_written_on_their_own_scale(provider: ChatServer) -
     with running(model(provider, method="verbal", tags=tags), inline=" [{score}]") as server:
         status, data = post(server, body, "/v1/tag")
     assert status == 200 and data["content"] == " ".join(f"{fact} [{planted(fact)}]" for fact in facts)
+
+
+def test_a_thought_that_drafts_the_text_is_no_part_of_its_content(provider: ChatServer) -> None:
+    doubted, *facts = sorted((f"{fact}." for fact in FACTS), key=planted)[-4:]
+    prose = " ".join([doubted, *facts])
+    thought = f"<think>\nDraft: {prose}\n</think>\n\n"
+    body = {"text": f"{thought}{prose}", "question": QUESTION, "min_confidence": (planted(doubted) + 1.5) / 12}
+    with running(model(provider, method="p_true")) as server:
+        status, data = post(server, json.dumps(body).encode(), "/v1/tag")
+    assert planted(doubted) < planted(facts[0])
+    assert status == 200 and data["content"] == " ".join(facts)
 
 
 def test_without_a_method_given_texts_are_refused(provider: ChatServer) -> None:

@@ -24,11 +24,11 @@ from tinyrun import tiny
 
 from lovec.encoding import Encoder
 from lovec.serving import RequestLimits
-from lovec.serving.history import History
+from lovec.serving.history import History, pieces_of
 from lovec.serving.inline import Inline
 from lovec.serving.responses import ChatResponse
 from lovec.serving.service import Service
-from lovec.serving.wire import ChatRequest, RequestRefused, TagRequest, error_body
+from lovec.serving.wire import ChatRequest, RequestRefused, SentBack, TagRequest, Turn, error_body
 from lovec.taggers.freeform import GrowingAnswer
 from lovec.taggers.served_confidence import ServedConfidence
 from lovec.tags import TagFormat, parse
@@ -327,7 +327,14 @@ ANSWER = (
 
 @pytest.mark.parametrize(
     ("least", "content"),
-    [(None, "One.\n\nTwo. Three. Four."), (0, "One. Three."), (2, "One. Three."), (3, "One."), (9, "One."), (10, "")],
+    [
+        (None, "One.\n\nTwo. Three. Four."),
+        (0, "One.\n\nThree."),
+        (2, "One.\n\nThree."),
+        (3, "One."),
+        (9, "One."),
+        (10, ""),
+    ],
 )
 def test_pieces_of_an_answer_are_its_sentences(encoder: Encoder, least: int | None, content: str) -> None:
     came = cut(encoder, ANSWER, least)
@@ -338,6 +345,19 @@ def test_pieces_of_an_answer_are_its_sentences(encoder: Encoder, least: int | No
     assert [entry["score"] for entry in entries] == [9, None, 2, None]
     assert [entry.get("problem") is None for entry in entries] == [True, False, True, False]
     assert [entry["text"] for entry in entries][:3] == [s.text for s in parse(ANSWER).sentences]
+
+
+def test_a_tag_alone_is_no_text_of_the_answer(encoder: Encoder) -> None:
+    answer = "One. <confidence> 9 </confidence> <confidence> 8 </confidence> Two. <confidence> 7 </confidence>"
+    deltas = [delta for new in cut(encoder, answer, None) for delta in new]
+    entries = [entry for delta in deltas for entry in delta["confidence"]]
+    content = "".join(delta["content"] for delta in deltas)
+    assert content == "One. Two."
+    assert [(entry["text"], entry["score"]) for entry in entries] == [("One.", 9), ("", None), ("Two.", 7)]
+    assert entries[1]["problem"] == "no text before the tag"
+    sent_back = [SentBack.model_construct(**{"kept": entry["kept"], **entry}) for entry in entries]
+    pieces = pieces_of(Turn("assistant", content, sent_back), encoder.tags, Inline("", encoder.tags))
+    assert [(piece.text.strip(), piece.score) for piece in pieces if piece.text] == [("One.", 9), ("Two.", 7)]
 
 
 def cut(encoder: Encoder, answer: str, least: int | None) -> list[list[dict[str, Any]]]:

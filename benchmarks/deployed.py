@@ -253,8 +253,8 @@ def page(results: Mapping[str, Any]) -> str:
         "the mean of the distribution over scores; *deployed*: what `lovec tag`, `serve`, `predict` and `lovec.tag` "
         "give, the mean after the map. The first three columns are of given texts (iterative tagging), the others of "
         "answers that the model writes (free-form tagging). Stated scores differ a little from those of [the main "
-        "results](world.md), which are means over two more seeds and were made on another processor; the order of the methods does "
-        f"not. {world_text(results)}.",
+        "results](world.md), which are means over two more seeds and were made on another processor; the order of the "
+        f"methods does not. {world_text(results)}.",
         "",
         table(results),
         "",

@@ -425,9 +425,9 @@ def _lines(results: Mapping[str, Any]) -> Iterator[str]:
     yield from (
         "- *whole scores* (`--scoring exact`): the exact probability of every score up to the closing tag word, about "
         "eleven prompts per sentence;",
-        "- *first tokens* (`--scoring prefix`): that of the first tokens that tell the scores apart. **The figures below "
-        "are older than the present code**: they took a prompt per sentence, where the stream of the answer now holds "
-        "them;",
+        "- *first tokens* (`--scoring prefix`): that of the first tokens that tell the scores apart. **The figures "
+        "below are older than the present code**: they took a prompt per sentence, where the stream of the answer now "
+        "holds them;",
         "- *nothing*: a calibration of the stated score (`lovec calibrate --readout stated`) needs no more than the "
         "answer.",
     )

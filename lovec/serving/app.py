@@ -135,7 +135,8 @@ def make_app(
 
     def card() -> dict[str, Any]:
         said = {"id": name, "object": "model", "created": started, "owned_by": "lovec"}
-        return said | {"confidence": model.notes(), "scale": list(model.tags.scale.words)}
+        scales = {"scale": list(model.tags.scale.words), "text_scale": list(model.text_tags.scale.words)}
+        return said | {"confidence": model.notes(), **scales}
 
     async def models(_: Request) -> Response:
         return JSONResponse({"object": "list", "data": [card()]})

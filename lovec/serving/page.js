@@ -14,7 +14,7 @@ let shown = { mode: "ask", question: "", text: "", evidence: "", sentences: [] }
 
 const visible = (text) => text.replace(UNSAFE, "\ufffd");
 const choice = (name) => document.querySelector(`input[name="${name}"]:checked`).value;
-const top_ = () => (served ? served.scale.length - 1 : 10);
+const top_ = () => (served ? served[shown.mode === "text" ? "text_scale" : "scale"].length - 1 : 10);
 const statements = () => shown.sentences.filter(({ entry }) => !entry.kind);
 const count = (n, noun) => `${n} ${noun}${n === 1 ? "" : "s"}`;
 

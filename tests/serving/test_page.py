@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from browser import CHROMIUM, Browser, browser
+from chatserver import FACTS, ChatServer, planted
 from served import KEY, Server, chat, post, running, until
 from tinyrun import tiny
 from writer import Scripted
@@ -22,6 +23,9 @@ from lovec.display import band
 from lovec.serving import service
 from lovec.serving.page import render_page
 from lovec.taggers import Session, open_session
+from lovec.tagging import ApiModel, ApiTagger
+from lovec.tags import TagFormat
+from lovec.types import Scale
 
 chromium = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium")
 
@@ -265,6 +269,21 @@ def test_a_given_text_is_scored(window: Browser, server: Server) -> None:
     window.click("#copyjson")
     window.wait_for(words("copied"))
     assert json.loads(pasted(window))["text"] == TEXT and window.problems() == []
+
+
+@chromium
+def test_scores_of_a_text_are_on_the_scale_of_their_method(window: Browser) -> None:
+    tags = TagFormat(scale=Scale(("no", "yes")))
+    with ChatServer() as provider:
+        model = ApiTagger(ApiModel("gpt", provider.url), method="verbal", tags=tags)
+        with running(model, key=None) as server:
+            window.open(f"{server.url}/")
+            window.value("document.querySelector('input[value=text]').click()")
+            window.value(f"text.value = {json.dumps(f'{FACTS[0]}.')}")
+            ask(window)
+            window.wait_for(f"{IDLE} && {UNITS}.length")
+            tip = window.value(f"{UNITS}[0].querySelector('.lv-tip').textContent.trim()")
+    assert tip.endswith(f"stated score {planted(f"{FACTS[0]}.")} of 10")
 
 
 @chromium

@@ -273,17 +273,17 @@ def test_a_given_text_is_scored(window: Browser, server: Server) -> None:
 
 @chromium
 def test_scores_of_a_text_are_on_the_scale_of_their_method(window: Browser) -> None:
-    tags = TagFormat(scale=Scale(("no", "yes")))
+    tags, text = TagFormat(scale=Scale(("no", "yes"))), f"{FACTS[0]}."
     with ChatServer() as provider:
         model = ApiTagger(ApiModel("gpt", provider.url), method="verbal", tags=tags)
         with running(model, key=None) as server:
             window.open(f"{server.url}/")
             window.value("document.querySelector('input[value=text]').click()")
-            window.value(f"text.value = {json.dumps(f'{FACTS[0]}.')}")
+            window.value(f"text.value = {json.dumps(text)}")
             ask(window)
             window.wait_for(f"{IDLE} && {UNITS}.length")
             tip = window.value(f"{UNITS}[0].querySelector('.lv-tip').textContent.trim()")
-    assert tip.endswith(f"stated score {planted(f"{FACTS[0]}.")} of 10")
+    assert tip.endswith(f"stated score {planted(text)} of 10")
 
 
 @chromium

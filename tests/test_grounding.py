@@ -119,8 +119,9 @@ def test_a_run_keeps_how_evidence_stands_in_its_prompts(model: str, tmp_path: Pa
 
 def test_a_checkpoint_goes_on_with_the_prompts_of_its_run(model: str, tmp_path: Path) -> None:
     adapter = grounded_adapter(tmp_path / "sft", model)
-    for name, settings, tokens in (("null", {}, 300), ("set", {"grounded": True, "evidence_tokens": 64}, 64)):
-        policy = PolicyConfig(model=model, adapter=adapter, lora_r=4, **settings)
+    as_adapter = PolicyConfig(model=model, adapter=adapter, lora_r=4)
+    own = replace(as_adapter, grounded=True, evidence_tokens=64)
+    for name, policy, tokens in (("null", as_adapter, 300), ("set", own, 64)):
         first = module(SFT, model, policy=policy)
         saver = ModelCheckpoint(dirpath=tmp_path / name, save_top_k=0, save_last=True, every_n_train_steps=1)
         run = trainer(tmp_path / name, max_steps=1, enable_checkpointing=True, callbacks=[saver])

@@ -76,7 +76,8 @@ class NLIJudge(Judge):
         """Load the NLI model; the resources are not needed.
 
         Raises:
-            LovecError: there is no such model, it lacks weights, or its labels do not name entailment and contradiction.
+            LovecError: there is no such model, it lacks weights, or its labels do not name entailment and
+                contradiction.
         """
         from lovec.core.devices import device_of
 

@@ -219,7 +219,7 @@ class EvaluationModule(LightningModule, CheckedSettings):
         return scoring_of(self._known_adapters())
 
     def _grounding(self, of_data: str | None) -> Grounding | None:
-        """Return how evidence is put into prompts: as configured, as in the run of the checkpoint, or as adapters say."""
+        """Return how evidence stands in prompts: as configured, as in the run of the checkpoint, or as adapters say."""
         if (path := self.trainer.ckpt_path) is not None:
             saved = grounding_in(read_checkpoint(path).get(FINGERPRINT))
         else:

@@ -193,8 +193,8 @@ def _read(file: Path) -> tuple[Any, Any]:
 
     source = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
     fix = (
-        "give a whole GGUF file of an architecture that transformers reads, such as llama, qwen2, qwen3, phi3 or gemma3, "
-        "or the model as a folder with safetensors weights"
+        "give a whole GGUF file of an architecture that transformers reads, such as llama, qwen2, qwen3, phi3 or "
+        "gemma3, or the model as a folder with safetensors weights"
     )
     try:
         if (parts := _parts(file)) > 1:

@@ -146,7 +146,7 @@ def load_base(config: PolicyConfig) -> Any:
     settings = load_config(config)
     eager = not _has_sdpa(settings)
     dtype: torch.dtype = getattr(torch, config.dtype)
-    options = {"dtype": dtype, "attn_implementation": "eager" if eager else "sdpa"}
+    options: dict[str, Any] = {"dtype": dtype, "attn_implementation": "eager" if eager else "sdpa"}
     stored = stored_quantization(settings, config.model)
     if config.model.startswith(RANDOM):
         model: Any = AutoModelForCausalLM.from_config(settings, trust_remote_code=config.trust_remote_code, **options)

@@ -26,14 +26,16 @@ from lovec.types import LovecError
 WORDS = 40
 
 
-def write_gguf(path: Path, arch: str = "qwen2", seed: int = 0) -> Path:
-    """Write a model of one layer with random weights as GGUF."""
+def write_gguf(path: Path, arch: str = "qwen2", seed: int = 0, layers: int = 1, parts: int = 0) -> Path:
+    """Write a model with random weights as GGUF: the first of so many layers, and of so many parts if there are any."""
     gguf = pytest.importorskip("gguf", reason="the extra real is not installed")
     path.parent.mkdir(exist_ok=True)
     generator = torch.Generator().manual_seed(seed)
     width, inner = 8, 16
     writer = gguf.GGUFWriter(path, arch)
-    writer.add_block_count(1)
+    writer.add_block_count(layers)
+    if parts:
+        writer.add_uint16("split.count", parts)
     writer.add_context_length(64)
     writer.add_embedding_length(width)
     writer.add_feed_forward_length(inner)
@@ -193,6 +195,20 @@ def test_a_file_that_was_cut_is_refused(tmp_path: Path) -> None:
     file.write_bytes(file.read_bytes()[:-500])
     with pytest.raises(LovecError, match=r"cannot read .*cut\.gguf"):
         ensure_dequantised(str(file), cache_dir=tmp_path / "cache")
+
+
+@pytest.mark.real
+def test_a_file_without_all_weights_is_refused(tmp_path: Path) -> None:
+    file, split = write_gguf(tmp_path / "part.gguf", layers=2), write_gguf(tmp_path / "split.gguf", parts=3)
+    with pytest.raises(
+        LovecError, match=r"part\.gguf lacks \d+ weights of its model \(model\.layers\.1\..*, \.\.\.\); "
+    ):
+        ensure_dequantised(str(file), cache_dir=tmp_path / "cache")
+    with pytest.raises(LovecError, match=r"split\.gguf is one of 3 parts .*llama-gguf-split --merge"):
+        ensure_dequantised(str(split), cache_dir=tmp_path / "cache")
+    assert not [path for path in (tmp_path / "cache").rglob("*") if path.suffix in (".json", ".safetensors")]
+    whole = write_gguf(tmp_path / "whole.gguf", parts=1)
+    assert (ensure_dequantised(str(whole), cache_dir=tmp_path / "cache") / "model.safetensors").is_file()
 
 
 def test_what_is_no_such_file_is_said(tmp_path: Path) -> None:

@@ -9,13 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tinyrun import Lengths, Sourced, module, tiny, trainer
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+from tinyrun import Lengths, Sourced, grounded_adapter, module, tiny, trainer
 from transformers import AutoTokenizer
 
 from lovec.callbacks.lengths import long_prompts
 from lovec.encoding import Encoder, Grounding, default_grounding
 from lovec.encoding.grounding import DEFAULT_SOURCE_TOKENS, GroundedEncoder, encoder_of
 from lovec.modules import GRPO, SFT, PolicyConfig
+from lovec.policy.fingerprint import FINGERPRINT
 from lovec.taggers import open_session
 from lovec.taggers.session import SETTINGS, prompt_format
 from lovec.tags import DEFAULT_TAGS
@@ -112,6 +115,30 @@ def test_a_run_keeps_how_evidence_stands_in_its_prompts(model: str, tmp_path: Pa
     changed = module(SFT, model, policy=own)
     trainer(tmp_path / "own", max_steps=1).fit(changed, Sourced())
     assert changed.encoder.grounding == Grounding("Text: {evidence}", 50)
+
+
+def test_a_checkpoint_goes_on_with_the_prompts_of_its_run(model: str, tmp_path: Path) -> None:
+    adapter = grounded_adapter(tmp_path / "sft", model)
+    as_adapter = PolicyConfig(model=model, adapter=adapter, lora_r=4)
+    own = replace(as_adapter, grounded=True, evidence_tokens=64)
+    for name, policy, tokens in (("null", as_adapter, 300), ("set", own, 64)):
+        first = module(SFT, model, policy=policy)
+        saver = ModelCheckpoint(dirpath=tmp_path / name, save_top_k=0, save_last=True, every_n_train_steps=1)
+        run = trainer(tmp_path / name, max_steps=1, enable_checkpointing=True, callbacks=[saver])
+        run.fit(first, Sourced())
+        last = str(tmp_path / name / "last.ckpt")
+        resumed, tested = module(SFT, model, policy=policy), module(SFT, model, policy=policy)
+        trainer(tmp_path / name, max_steps=2).fit(resumed, Sourced(), ckpt_path=last)
+        trainer(tmp_path / name).test(tested, Sourced(), ckpt_path=last)
+        for later in (first, resumed, tested):
+            assert later.encoder.grounding == Grounding(default_grounding(DEFAULT_TAGS), tokens)
+    # What a checkpoint may hold instead, such as a text that a terminal obeys, is nothing to go on with.
+    checkpoint = torch.load(last, weights_only=True)
+    for odd in (["{evidence}", 5], {"text": 5, "tokens": 5}, {"text": "\x1b {evidence}", "tokens": 5}):
+        checkpoint[FINGERPRINT]["prompt"]["grounding"] = odd
+        torch.save(checkpoint, tmp_path / "odd.ckpt")
+        with pytest.raises(LovecError, match=r"does not fit this run: prompt: .*grounding"):
+            trainer(tmp_path / "set").test(module(SFT, model), Sourced(), ckpt_path=str(tmp_path / "odd.ckpt"))
 
 
 def test_settings_that_do_not_go_together_are_one_line(model: str, tmp_path: Path) -> None:

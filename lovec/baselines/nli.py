@@ -14,6 +14,7 @@ from lovec.core.hub import HubName, hub_errors
 from lovec.core.imports import without_progress_bars
 from lovec.core.notices import DoublingWarning
 from lovec.core.settings import NO_EFFECT, Count, checked
+from lovec.core.weights import check_whole
 from lovec.types import LovecError
 
 log = logging.getLogger(__name__)
@@ -75,7 +76,8 @@ class NLIJudge(Judge):
         """Load the NLI model; the resources are not needed.
 
         Raises:
-            LovecError: there is no such model, or its labels do not name entailment and contradiction.
+            LovecError: there is no such model, it lacks weights, or its labels do not name entailment and
+                contradiction.
         """
         from lovec.core.devices import device_of
 
@@ -157,7 +159,8 @@ class _Classifier:
         pads: whether pairs of different lengths can run together.
 
     Raises:
-        LovecError: it cannot be loaded, or it does not have exactly one label each for entailment and contradiction.
+        LovecError: it cannot be loaded or lacks weights, or it does not have exactly one label each for entailment and
+            contradiction.
     """
 
     def __init__(self, name: str, device: str) -> None:
@@ -166,7 +169,11 @@ class _Classifier:
 
         with _reading(name):
             self._tokenizer: Any = AutoTokenizer.from_pretrained(name)
-            model: Any = AutoModelForSequenceClassification.from_pretrained(name, dtype=torch.float32)
+            options = {"dtype": torch.float32, "output_loading_info": True}
+            model, loading_info = AutoModelForSequenceClassification.from_pretrained(name, **options)
+        check_whole(
+            loading_info, f"the NLI model {name}", "give a model that was trained on NLI, with all of its weights"
+        )
         self._labels = nli_labels(model.config.id2label, name)
         self._model = model.to(device).eval()
         self.pads = self._tokenizer.pad_token_id is not None

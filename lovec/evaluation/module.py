@@ -28,7 +28,7 @@ from lovec.engines import TransformersEngine
 from lovec.evaluation.evaluator import EvaluationConfig, Evaluator, answered
 from lovec.evaluation.measurement import Measurement, check_method_names
 from lovec.evaluation.processes import barrier, in_data_order, load_policy, raise_on_all_ranks
-from lovec.evaluation.prompting import grounding_of, instruction_of, scoring_of
+from lovec.evaluation.prompting import grounding_in, grounding_of, instruction_of, scoring_of, trained_grounding
 from lovec.evaluation.run_folders import UNFINISHED, TestFolder, predictions_file, set_aside
 from lovec.evaluation.stopping import SignalConnector
 from lovec.models import resolve_model
@@ -219,9 +219,12 @@ class EvaluationModule(LightningModule, CheckedSettings):
         return scoring_of(self._known_adapters())
 
     def _grounding(self, of_data: str | None) -> Grounding | None:
-        """Return how evidence is put into prompts; a checkpoint's fingerprint tells its own."""
-        adapters = [] if self.trainer.ckpt_path is not None else self._known_adapters()
-        return grounding_of(adapters, self.policy_config, self.tags, of_data)
+        """Return how evidence stands in prompts: as configured, as in the run of the checkpoint, or as adapters say."""
+        if (path := self.trainer.ckpt_path) is not None:
+            saved = grounding_in(read_checkpoint(path).get(FINGERPRINT))
+        else:
+            saved = trained_grounding(self._known_adapters(), self.policy_config)
+        return grounding_of(saved, self.policy_config, self.tags, of_data)
 
     def _known_adapters(self) -> list[str]:
         """Return the adapters that training starts from, or that are measured."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from textwrap import shorten
+from typing import Any
 
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
+from lovec.core.plain import nested
 from lovec.encoding import DEFAULT_SCORING, Grounding, Scoring, default_grounding, default_instruction
 from lovec.encoding.grounding import DEFAULT_SOURCE_TOKENS
 from lovec.policy import PolicyConfig
-from lovec.taggers.session import PromptFormat, adapter_folder, trained_format
+from lovec.taggers.session import PromptFormat, adapter_folder, saved_grounding, trained_format
 from lovec.tags import TagFormat
 from lovec.types import LovecError
 
@@ -81,19 +83,40 @@ def scoring_of(adapters: Sequence[str]) -> Scoring:
     return next(iter(found.values()), DEFAULT_SCORING)
 
 
+def grounding_in(fingerprint: Any) -> Grounding | None:
+    """Return how the run of a checkpoint put evidence into prompts; None where its fingerprint names no such way."""
+    try:
+        return saved_grounding(nested(fingerprint, "prompt", "grounding"))
+    except ValueError:
+        return None
+
+
 def grounding_of(
-    adapters: Sequence[str], config: PolicyConfig, tags: TagFormat, of_data: str | None
+    saved: Grounding | None, config: PolicyConfig, tags: TagFormat, of_data: str | None
 ) -> Grounding | None:
-    """Return how evidence is put into prompts: as configured, or else as the adapters were trained with.
+    """Return how evidence is put into prompts: as configured, or else as a checkpoint or adapters were trained with.
 
     Args:
-        adapters: adapters that are trained on or measured, folders or names on the hub.
+        saved: that of the checkpoint or the adapters, see ``grounding_in`` and ``trained_grounding``; None for none.
         config: the settings of the policy.
         tags: the tag words and the scale.
         of_data: the data's own text around evidence; None for none.
 
     Returns:
         None where there is no evidence in prompts.
+    """
+    if not (config.grounded or (config.grounded is None and saved)):
+        return None
+    text = config.grounding or (saved.text if saved else of_data or default_grounding(tags))
+    return Grounding(text, config.evidence_tokens or (saved.tokens if saved else DEFAULT_SOURCE_TOKENS))
+
+
+def trained_grounding(adapters: Sequence[str], config: PolicyConfig) -> Grounding | None:
+    """Return how evidence was put into prompts when adapters were trained; None where it was not.
+
+    Args:
+        adapters: adapters that are trained on or measured, folders or names on the hub.
+        config: the settings of the policy.
 
     Raises:
         LovecError: the adapters were trained with different ones, and the settings do not say which is meant.
@@ -105,11 +128,7 @@ def grounding_of(
             f"the adapters were trained with different prompts for evidence, with some: {grounded}; measure them one "
             "by one, or say which is meant for all with --model.policy.grounded"
         )
-    saved = next(filter(None, found.values()), None)
-    if not (config.grounded or (config.grounded is None and saved)):
-        return None
-    text = config.grounding or (saved.text if saved else of_data or default_grounding(tags))
-    return Grounding(text, config.evidence_tokens or (saved.tokens if saved else DEFAULT_SOURCE_TOKENS))
+    return next(filter(None, found.values()), None)
 
 
 def _formats(adapters: Sequence[str]) -> dict[str, PromptFormat]:

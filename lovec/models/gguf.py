@@ -16,6 +16,7 @@ from lovec.core.files import atomic_folder, cache_folder, ensure_folder
 from lovec.core.imports import without_progress_bars
 from lovec.core.progress import note
 from lovec.core.provenance import SOURCE, file_digest, source_note
+from lovec.core.weights import check_whole
 from lovec.types import LovecError
 
 SMOLLM2 = "smollm2"
@@ -74,8 +75,8 @@ def ensure_dequantised(name: str, dtype: str = "float32", cache_dir: str | os.Pa
         The folder. Its name contains a digest of the file, so that another file never meets its weights.
 
     Raises:
-        LovecError: there is no such file; it is not a GGUF file, or of an architecture that transformers cannot read;
-            or a package is missing.
+        LovecError: there is no such file; it is not a GGUF file, is only a part of one, lacks weights, or is of an
+            architecture that transformers cannot read; or a package is missing.
     """
     file = gguf_file(name)
     digest = _digest(file)
@@ -163,21 +164,10 @@ def _dequantise(file: Path, target: Path, digest: str, dtype: str) -> None:
     size = file.stat().st_size / 1e6
     note(f"{file.name} ({size:,.0f} MB): dequantised once, to {dtype}, into {target}")
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM
 
-    source = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
     with without_progress_bars(), _no_bar_in_files():
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(**source)
-            # For another precision transformers warns that float32 is faster, which it is not for what is saved here.
-            # The price is that the model is held in float32 once, twice the memory of bfloat16.
-            stored: Any = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
-        except Exception as error:  # of any class: three packages read what somebody else has written
-            reason = " ".join(str(error).split())[:200]
-            raise LovecError(
-                f"cannot read {file}: {reason}; give a whole GGUF file of an architecture that transformers reads, "
-                "such as llama, qwen2, qwen3, phi3 or gemma3, or the model as a folder with safetensors weights"
-            ) from error
+        tokenizer, stored = _read(file)
         config = type(stored.config).from_dict(stored.config.to_dict())
         del config.quantization_config  # a model that was read from GGUF refuses to be saved with it
         with torch.device("meta"):
@@ -190,6 +180,47 @@ def _dequantise(file: Path, target: Path, digest: str, dtype: str) -> None:
             model.save_pretrained(folder)
             tokenizer.save_pretrained(folder)
             (folder / SOURCE).write_text(source_note(Path(folder), digest), encoding="utf-8")
+
+
+def _read(file: Path) -> tuple[Any, Any]:
+    """Return the tokenizer and the model of a GGUF file, in float32.
+
+    Raises:
+        LovecError: transformers cannot read it, it is one part of a split file, or weights are missing in it.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    source = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
+    fix = (
+        "give a whole GGUF file of an architecture that transformers reads, such as llama, qwen2, qwen3, phi3 or "
+        "gemma3, or the model as a folder with safetensors weights"
+    )
+    try:
+        if (parts := _parts(file)) > 1:
+            raise LovecError(
+                f"{file} is one of {parts} parts of a model; join them with `llama-gguf-split --merge FIRST_PART.gguf "
+                "WHOLE.gguf`, and give the whole file"
+            )
+        tokenizer = AutoTokenizer.from_pretrained(**source)
+        # For another precision transformers warns that float32 is faster, which it is not for what is saved here.
+        # The price is that the model is held in float32 once, twice the memory of bfloat16.
+        options = {"dtype": torch.float32, "output_loading_info": True}
+        model, loading_info = AutoModelForCausalLM.from_pretrained(**source, **options)
+        check_whole(loading_info, str(file), fix)
+    except LovecError:
+        raise
+    except Exception as error:  # of any class: three packages read what somebody else has written
+        raise LovecError(f"cannot read {file}: {' '.join(str(error).split())[:200]}; {fix}") from error
+    return tokenizer, model
+
+
+def _parts(file: Path) -> int:
+    """Return how many files the model of a GGUF file is split into."""
+    from gguf import GGUFReader
+
+    count = GGUFReader(file).get_field("split.count")
+    return 1 if count is None else int(count.parts[-1][0])
 
 
 @contextmanager

@@ -55,17 +55,17 @@ def step_schedule(schedule: Any) -> None:
 
 
 def set_total_steps(schedule: Any, trainer: Trainer, updates_per_batch: int) -> None:
-    """Tell a schedule how many optimiser steps a training has, if it has a method ``set_total_steps``.
+    """Tell a schedule how many optimiser steps a training has, if it has a method ``set_total_steps`` for that.
 
     Args:
-        schedule: the schedule.
+        schedule: the schedule; one with ``total_steps`` of its own keeps them.
         trainer: the trainer, whose loaders are set up.
         updates_per_batch: optimiser steps per batch.
 
     Raises:
         LovecError: the training has no end.
     """
-    if not hasattr(schedule, "set_total_steps"):
+    if not hasattr(schedule, "set_total_steps") or getattr(schedule, "total_steps", None) is not None:
         return
     steps = trainer.estimated_stepping_batches
     if steps == float("inf"):

@@ -20,7 +20,7 @@ class WarmupCosine(LRScheduler):
         optimizer: the optimiser whose rates are scheduled.
         warmup: fraction of the run over which the rate rises, in [0, 1).
         floor: factor of the base rate at the end of the run, in [0, 1].
-        total_steps: optimiser steps of the run; None lets the training module set it.
+        total_steps: optimiser steps after which the rate is at its floor; None takes those of the run.
 
     Raises:
         LovecError: a setting is out of range.

@@ -14,6 +14,7 @@ from lovec.core.devices import check_dtype_name
 from lovec.core.hub import RANDOM, HubName, hub_errors
 from lovec.core.imports import quick_transformers, without_progress_bars
 from lovec.core.settings import NO_EFFECT, Count, PlainWord, PromptText, ProperShare, Setting, TrustRemoteCode, checked
+from lovec.core.weights import check_whole
 from lovec.encoding import Scoring
 from lovec.policy.quantization import (
     Quantization,
@@ -145,7 +146,7 @@ def load_base(config: PolicyConfig) -> Any:
     settings = load_config(config)
     eager = not _has_sdpa(settings)
     dtype: torch.dtype = getattr(torch, config.dtype)
-    options = {"dtype": dtype, "attn_implementation": "eager" if eager else "sdpa"}
+    options: dict[str, Any] = {"dtype": dtype, "attn_implementation": "eager" if eager else "sdpa"}
     stored = stored_quantization(settings, config.model)
     if config.model.startswith(RANDOM):
         model: Any = AutoModelForCausalLM.from_config(settings, trust_remote_code=config.trust_remote_code, **options)
@@ -157,7 +158,9 @@ def load_base(config: PolicyConfig) -> Any:
             import_bitsandbytes()
         elif config.quantization:
             options |= quantization_options(dtype)
-        model = _from_hub(AutoModelForCausalLM, config, config=settings, use_safetensors=True, **options)
+        options |= {"config": settings, "use_safetensors": True, "output_loading_info": True}
+        model, loading_info = _from_hub(AutoModelForCausalLM, config, **options)
+        check_whole(loading_info, f"the model {config.model}", "give a model with all of its safetensors weights")
     repair_on_cpu(model)
     if not eager:
         use_trie_attention(model)

@@ -16,6 +16,7 @@ from lovec.core.devices import check_engine_name, device_of
 from lovec.core.hub import SETTINGS, stored_model
 from lovec.core.hub import adapter_folder as adapter_folder
 from lovec.core.imports import gc_paused
+from lovec.core.plain import nested
 from lovec.core.plugins import plugins
 from lovec.core.provenance import Provenance, provenance_of
 from lovec.core.settings import ELSEWHERE, NO_EFFECT, Count, TrustRemoteCode
@@ -516,7 +517,7 @@ def _saved_format(folder: Path) -> PromptFormat | None:
                 raise ValueError
             if scoring not in get_args(Scoring) or settings.get("unit", "sentence") not in get_args(Unit):
                 raise ValueError
-            grounding = _saved_grounding(settings.get("grounding"))
+            grounding = saved_grounding(settings.get("grounding"))
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise LovecError(
                 f'{path} is broken, expected {{"instruction": text, "tag_words": [text, text]}}, and "scale": [text, '
@@ -533,16 +534,16 @@ def _saved_format(folder: Path) -> PromptFormat | None:
     return None
 
 
-def _saved_grounding(saved: Any) -> Grounding | None:
-    """Return what a settings file says of evidence in prompts.
+def saved_grounding(saved: Any) -> Grounding | None:
+    """Return what a settings file or a checkpoint says of evidence in prompts.
 
     Raises:
         ValueError: it is something else.
     """
     if saved is None:
         return None
-    text, tokens = saved["text"], saved["tokens"]
-    if type(tokens) is not int or tokens < 1 or text.count(EVIDENCE) != 1:
+    text, tokens = nested(saved, "text"), nested(saved, "tokens")
+    if type(text) is not str or type(tokens) is not int or tokens < 1 or text.count(EVIDENCE) != 1:
         raise ValueError
     if _HIDDEN.search(re.sub(r"[\t\r\n]", "", text)):
         raise ValueError

@@ -148,7 +148,8 @@ def attend(query: Tensor, key: Tensor, value: Tensor, scale: float, plan: TriePl
     if torch.is_autocast_enabled(device):
         query, key, value = (x.to(torch.get_autocast_dtype(device)) for x in (query, key, value))
     if device == "cpu":
-        out: Tensor = _TrieAttention.apply(query, key, value, scale, plan)  # type: ignore[no-untyped-call]
+        with torch.autocast(device, enabled=False):  # which would round the products of what is float32 here
+            out: Tensor = _TrieAttention.apply(query, key, value, scale, plan)  # type: ignore[no-untyped-call]
     else:
         out = _compiled_flex_attention()(
             query, key, value, block_mask=plan.block_mask, scale=scale, enable_gqa=query.shape[1] != key.shape[1]
@@ -205,7 +206,8 @@ class _TrieAttention(torch.autograd.Function):
             q, k, v = _slices(part, query, keys, values)
             rows = slice(*part.queries)
             upstream = (grad[:, :, rows], out[:, :, rows], logsumexp[:, :, rows])
-            shares = _attend_backward(q, k, v, *upstream, ctx.scale, part, mask)
+            with torch.autocast("cpu", enabled=False):  # as in the forward pass
+                shares = _attend_backward(q, k, v, *upstream, ctx.scale, part, mask)
             for total, share, place in zip(grads, shares, (part.queries, part.keys, part.keys), strict=True):
                 total[:, :, slice(*place)] += share
         grouped = [g.view(1, key.shape[1], -1, *key.shape[2:]).sum(2) for g in grads[1:]]

@@ -18,16 +18,50 @@ from lovec.types import LovecError
 TRIE_ATTENTION = "lovec_trie"
 """Name of the attention implementation: that of sdpa, but for calls with ``trie=`` or ``places=``."""
 
+_TRIAL = "lovec_trial"
+"""Name of an attention implementation that tells whether ``trie=`` arrives at it."""
+
 
 def use_trie_attention(model: Any) -> None:
     """Let a transformers model that was loaded with sdpa take ``trie=``; a model that cannot stays as it is."""
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import sdpa_mask
 
-    AttentionInterface.register(TRIE_ATTENTION, _attention)
-    AttentionMaskInterface.register(TRIE_ATTENTION, sdpa_mask)
+    for name, function in ((TRIE_ATTENTION, _attention), (_TRIAL, _tell)):
+        AttentionInterface.register(name, function)
+        AttentionMaskInterface.register(name, sdpa_mask)
     if model._supports_attention_backend:
-        model.set_attn_implementation(TRIE_ATTENTION)
+        model.set_attn_implementation(_TRIAL)
+        model.set_attn_implementation(TRIE_ATTENTION if _passes_tries_on(model) else "sdpa")
+
+
+class _Told(Exception):
+    """Ends a forward pass at the first attention, and says whether ``trie=`` has arrived there."""
+
+    def __init__(self, arrived: bool) -> None:
+        super().__init__()
+        self.arrived = arrived
+
+
+def _tell(*_: Any, trie: Any = None, **__: Any) -> None:
+    raise _Told(trie is not None)
+
+
+def _passes_tries_on(model: Any) -> bool:
+    """Return whether the code of a model passes ``trie=`` on to its attention; the layers of Nemotron drop it.
+
+    It is tried on one token, which is computed up to the first attention only.
+    """
+    token = torch.zeros(1, 1, dtype=torch.long, device=model.device)
+    mask = torch.empty(1, 1, 0, 0, device=model.device)
+    try:
+        with torch.no_grad():
+            model.get_decoder()(input_ids=token, position_ids=token, attention_mask=mask, use_cache=False, trie=True)
+    except _Told as told:
+        return told.arrived
+    except TypeError:  # code from a model's own repository may take no such argument
+        pass
+    return False
 
 
 def why_not_shared(model: Any) -> str | None:
@@ -36,7 +70,8 @@ def why_not_shared(model: Any) -> str | None:
     kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
     if config._attn_implementation != TRIE_ATTENTION:
         eager = config._attn_implementation == "eager"
-        return "its attention is eager, with a mask" if eager else "its code takes no other attention function"
+        unpassed = "its code does not pass on what attention over shared tokens needs"
+        return "its attention is eager, with a mask" if eager else unpassed
     if kinds:
         return f"it has layers of the kind {', '.join(sorted(kinds))}"
     if any(name.endswith("sinks") for name, _ in model.named_parameters()):

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tinynli import tiny_nli
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
@@ -165,6 +166,12 @@ def test_wrong_use_raises_one_clear_line(tmp_path: Path) -> None:
         NLIJudge("x", batch_size=0)
     with pytest.raises(LovecError, match="are odd, entailment, contradicted or not, contradiction"):
         judge(tiny_nli(tmp_path, labels=["odd", "entailment", "contradicted or not", "contradiction"]))
+    weights = Path(tiny_nli(tmp_path)) / "model.safetensors"
+    save_file(
+        {name: w for name, w in load_file(weights).items() if "classifier" not in name}, weights, {"format": "pt"}
+    )
+    with pytest.raises(LovecError, match=r"the NLI model .* lacks 2 weights of its model \(classifier\.bias, class"):
+        judge(str(weights.parent))
 
 
 def test_judges_of_one_model_share_it_while_they_live(tmp_path: Path) -> None:

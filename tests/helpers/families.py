@@ -58,6 +58,7 @@ FAMILIES = (
     Family("phi4", "Phi-4", "<|im_end|><|im_start|>assistant<|im_sep|>", "<|im_end|>", FUSED),
     Family("gptoss", "gpt-oss", "<|end|><|start|>assistant<|channel|>final<|message|>", "<|return|>",
            note="answers in the channel `final`, without reasoning"),
+    Family("nemotron", "Nemotron-Mini", "\n<extra_id_1>Assistant\n", "</s>"),
 )  # fmt: skip
 
 _TEXT = """# Models
@@ -86,7 +87,7 @@ Architectures that transformers cannot read from GGUF are refused by name.
   are labelled or rated. An adapter that reasons before it answers cannot be trained with lovec.
 - **vLLM in the same process** (`VllmEngine`, version 0.32 on a CPU) gives the same distributions over the scores for
   all of them but OLMo 2, whose class in transformers it changes there, and gpt-oss, whose experts need a kernel that
-  its build for the CPU lacks. Both end with an error that says so.
+  its build for the CPU lacks. Both end with an error that says so. Nemotron was not tried with it.
 - **Dates**: templates that write today's date write 26 July 2024, so that a prompt is the same tomorrow.
 - **LoRA**: a fused layer stands for its parts if all of them are asked for; else the model is refused by name.
 - **Refused**: templates that write something else between question and answer once the answer is there, tokenizers that

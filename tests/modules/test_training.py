@@ -339,6 +339,16 @@ def test_the_schedule_reaches_the_optimiser_and_a_longer_resume(model: str, tmp_
         trainer(tmp_path, max_epochs=-1).fit(module(SFT, model, lr_scheduler=WarmupCosine), Rows())
 
 
+def test_a_schedule_with_a_length_of_its_own_keeps_it(model: str, tmp_path: Path) -> None:
+    def schedule(optimizer: torch.optim.Optimizer) -> WarmupCosine:
+        return WarmupCosine(optimizer, warmup=0.0, total_steps=100)
+
+    run = trainer(tmp_path, max_steps=2)
+    run.fit(module(SFT, model, lr=0.01, lr_scheduler=schedule), Rows())
+    rate = run.optimizers[0].param_groups[0]["lr"]
+    assert rate == pytest.approx(0.005 * (1 + math.cos(math.pi * 2 / 100)), rel=1e-6)
+
+
 def test_validation_logs_the_first_domain_and_a_test_every_one(model: str, tmp_path: Path) -> None:
     class Half(Rows):
         """Even rows are true and of domain 3, odd ones false and of a domain with a dot."""

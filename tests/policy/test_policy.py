@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tinyrun import tiny
 from transformers import AutoModelForCausalLM
 
@@ -242,6 +243,18 @@ def test_weights_that_were_cut_off_are_one_clear_line(models: Path, tmp_path: Pa
     (cut / "model.safetensors").write_bytes((whole / "model.safetensors").read_bytes()[:5000])
     with pytest.raises(LovecError, match=r"^cannot load the model .*cut': the folder does not hold a whole model"):
         Policy(PolicyConfig(model=str(cut)))
+
+
+def test_a_model_without_all_weights_is_refused(models: Path, tmp_path: Path) -> None:
+    part = tmp_path / "part"
+    shutil.copytree(tiny(models, "llama"), part)
+    weights = load_file(part / "model.safetensors")
+    kept = {name: weight for name, weight in weights.items() if not name.startswith("model.layers.1.")}
+    save_file(kept, part / "model.safetensors", {"format": "pt"})
+    with pytest.raises(
+        LovecError, match=rf"lacks {len(weights) - len(kept)} weights of its model \(model\.layers\.1\."
+    ):
+        Policy(PolicyConfig(model=str(part)))
 
 
 def test_an_adapter_of_another_base_is_refused(models: Path, tmp_path: Path) -> None:

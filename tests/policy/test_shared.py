@@ -14,6 +14,7 @@ from tinyrollouts import grpo
 from tinyrun import Rows, fit, loaded, module, records, tiny
 from torch import Tensor
 
+from lovec.encoding.choices import AttentionKind
 from lovec.modules import DPO, ORPO, SFT, Batch, ExpectedReward, PTrueTuned, SFTRegression
 from lovec.modules.batching import micro_batches
 from lovec.policy import Policy, PolicyConfig, TokenBatch, TokenSequence
@@ -146,11 +147,14 @@ def test_empty_completions_and_prompts_of_one_token(tmp_path: Path) -> None:
 
 
 def test_models_whose_attention_does_not_allow_it_are_padded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Gemma-2 caps its attention scores; a window matters once a sequence is longer."""
+    """Gemma-2 caps its attention scores; layers of Nemotron drop arguments; a window matters once it is shorter."""
     with caplog.at_level(logging.INFO):
         capped = loaded(tmp_path, module(SFT, tiny(tmp_path, "gemma2"))).policy
     assert not capped.shares_prefixes and capped.packing_disabled_reason == "its attention is eager, with a mask"
     assert "rows are padded, and equal beginnings computed again: its attention is eager, with a mask" in caplog.text
+    deaf = Policy(PolicyConfig(model=tiny(tmp_path, "nemotron"), lora_r=4)).eval()
+    assert deaf.packing_disabled_reason == "its code does not pass on what attention over shared tokens needs"
+    assert deaf.model.config._attn_implementation == "sdpa" and not AttentionKind.of(deaf.model.config).packs
     windowed = tiny(tmp_path / "windowed", "qwen2", use_sliding_window=True, sliding_window=32, max_window_layers=0)
     policy = Policy(PolicyConfig(model=windowed, lora_r=4)).eval()
     assert policy.shares_prefixes

@@ -92,6 +92,22 @@ def test_output_and_gradients_equal_those_of_a_dense_mask(tokens, dtype):
         assert (mine.double() - true).norm() <= bound * true.norm()
 
 
+def test_autocast_does_not_round_what_is_computed_in_float32():
+    tokens = branching(3, 40)
+    plan = TriePlan(tokens, torch.device("cpu"))
+    assert any(mask is not None for _, mask in plan.parts)
+    inputs = [torch.randn(1, heads, len(tokens), WIDTH).bfloat16() for heads in (HEADS, GROUPS, GROUPS)]
+    found = []
+    for enabled in (False, True):
+        ours = [x.clone().requires_grad_() for x in inputs]
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            out = attend(*ours, SCALE, plan)
+            out.backward(torch.ones_like(out))
+        found.append([out, *(x.grad for x in ours)])
+    for without, within in zip(*found, strict=True):
+        torch.testing.assert_close(within, without, atol=1e-6, rtol=1e-6)
+
+
 def test_flex_attention_sees_the_same_pairs():
     """What CUDA devices compute; here without a compiler, and so without a gradient."""
     from torch.nn.attention.flex_attention import flex_attention

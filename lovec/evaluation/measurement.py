@@ -210,6 +210,7 @@ class Measurement:
                 with watch.phase("writing"):
                     engine.generate(prompts, Sampling(self.config.max_new_tokens), encoder.stop_ids)
         self._time("Answers", FREE_FORM, "answers", self._all(self.records))
+        self._spent = {}
 
     def next_tokens(self, method: str) -> list[dict[str, Any]]:
         """Return the most probable tokens after an opening tag word, see ``lovec.evaluation.next_tokens``."""

@@ -391,7 +391,7 @@ def with_map(adapter: str, folder: Path, digest: str | None = None) -> str:
     """A copy of an adapter with a map of scores and log-probabilities beside it."""
     shutil.copytree(adapter, folder)
     options = {"adapter": digest or weights_digest(folder), "base": "tiny", "draws": 20}
-    made = {mode: calibrate(answers(60), mode=mode, readout=("mean", "logp_mean"), **options)[0] for mode in MODES}
+    made = {str(mode): calibrate(answers(60), mode=mode, readout=("mean", "logp_mean"), **options)[0] for mode in MODES}
     write_calibrations(folder, made)
     return str(folder)
 

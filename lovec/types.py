@@ -15,6 +15,7 @@ from numbers import Real
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 from lovec.core.errors import LovecError as LovecError
+from lovec.core.errors import NoTrainingLabels as NoTrainingLabels
 from lovec.core.settings import Count, Finite, NonNegative, PositiveShare, Setting, check_count, check_range, checked
 
 if TYPE_CHECKING:

@@ -234,7 +234,11 @@ class Baseline(CheckedSettings):
         self.watch = Stopwatch()
 
     def fit(self, records: Sequence[Record]) -> None:
-        """Learn from labelled records; the resources are attached already. A baseline that needs none does nothing."""
+        """Learn from labelled records; the resources are attached already. A baseline that needs none does nothing.
+
+        Raises:
+            NoTrainingLabels: too few records are labelled; a test leaves the baseline out.
+        """
 
     def tag(self, records: Sequence[Record]) -> list[Record]:
         """Return the records with a confidence for every sentence, and without scores and distributions.

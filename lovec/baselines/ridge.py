@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lovec.types import LovecError
+from lovec.types import NoTrainingLabels
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -109,13 +109,13 @@ def parts_by_question(questions: Sequence[str], labelled: Tensor, folds: int, na
         name: what messages call the baseline.
 
     Raises:
-        LovecError: the labelled sentences belong to fewer than two questions.
+        NoTrainingLabels: the labelled sentences belong to fewer than two questions.
     """
     import torch  # here, so that other baselines load none
 
     distinct = list(dict.fromkeys(question for question, has in zip(questions, labelled.tolist(), strict=True) if has))
     if len(distinct) < 2:
-        raise LovecError(
+        raise NoTrainingLabels(
             f"the baseline {name!r} got labelled sentences of {len(distinct)} questions, expected at least two; give "
             "training records with labels, or leave it out of --model.baselines"
         )

@@ -46,7 +46,7 @@ Metrics: TypeAlias = Mapping[str, Mapping[str, Sequence[float] | None]]
 
 _SOURCE = {"mean": "mean of the score distribution", "stated": "stated score"}
 _STAGES = ("before", "after", "difference")
-_FIX = "calibrate again, or --raw"
+_FIX = "calibrate again"
 
 
 class Promised(NamedTuple):

@@ -19,7 +19,7 @@ from lovec.types import FittedMode, LovecError
 MOST_BYTES = 8_000_000
 """Largest file that is read."""
 
-_FIX = "calibrate again, or leave confidences as they are with --raw"
+_FIX = "calibrate again, or leave confidences as they are: without that file, or by --raw of `lovec tag` and `serve`"
 
 log = logging.getLogger(__name__)
 

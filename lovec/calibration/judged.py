@@ -66,10 +66,10 @@ def judged_threshold(
         share: for "share", the share of the kept sentences that is true.
 
     Returns:
-        The threshold; infinity where there is none.
+        The threshold; infinity where there is none, as with no group that people have labelled.
 
     Raises:
-        LovecError: people have labelled fewer than two groups; or see ``losses``.
+        LovecError: see ``losses``.
     """
     known = np.array([passage is not None for passage in people])
     theirs = [passage for passage in people if passage is not None]
@@ -101,7 +101,7 @@ def lowest_safe(thresholds: Array, people: Array, judge: Array, alpha: float) ->
         One of the thresholds; infinity where none is safe.
     """
     bounds = upper_bounds(torch.from_numpy(people), torch.from_numpy(judge), CERTAINTY).numpy()
-    unsafe = np.flatnonzero(bounds > alpha)
+    unsafe = np.flatnonzero(~(bounds <= alpha))  # NaN is no bound
     return float(np.append(thresholds, np.inf)[unsafe[-1] + 1 if unsafe.size else 0])
 
 

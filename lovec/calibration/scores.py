@@ -276,9 +276,9 @@ class ScoreCalibration(FittedMap):
         """
         found = self.ranks(directed)
         by_group: dict[Hashable, list[float]] = {}
-        for at, rank in enumerate(found.tolist()):
+        for group, rank in zip(range(len(found)) if groups is None else groups, found.tolist(), strict=True):
             if rank == rank:
-                by_group.setdefault(at if groups is None else groups[at], []).append(rank)
+                by_group.setdefault(group, []).append(rank)
         return self.histogram.unlike(list(by_group.values()), ROWS.item)
 
     def describe(self) -> str:

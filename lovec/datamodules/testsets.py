@@ -12,7 +12,7 @@ from lovec.datasets import bios, popqa, triviaqa, wikibio, wildhallu
 from lovec.datasets.evidence import open_evidence, with_evidence
 from lovec.datasets.layouts import read_any
 from lovec.oracles.triviaqa import TriviaQAOracle
-from lovec.types import LovecError, Record
+from lovec.types import LovecError, NoTrainingLabels, Record
 
 
 class QuestionSet(RecordsDataModule):
@@ -54,10 +54,11 @@ class QuestionSet(RecordsDataModule):
         """Return the labelled answers of a split if there are any, otherwise its questions.
 
         Raises:
-            LovecError: a file is missing, broken or without labels, or ``split`` is "train".
+            LovecError: a file is missing, broken or without labels.
+            NoTrainingLabels: ``split`` is "train".
         """
         if split == "train":
-            raise LovecError(
+            raise NoTrainingLabels(
                 f"{type(self).__name__} is for testing only; train on labelled answers with --data Preferences or "
                 "Demonstrations, on questions with --data Prompts"
             )

@@ -11,6 +11,7 @@ from lightning.pytorch.utilities import rank_zero_info
 from lovec.core.settings import NO_EFFECT, PlainWord
 from lovec.evaluation.measurement import VANILLA
 from lovec.evaluation.module import EvaluationModule
+from lovec.taggers import FreeFormTagger, IterativeTagger
 from lovec.types import FREE_FORM, LovecError, Record
 
 
@@ -70,7 +71,8 @@ class Comparison(EvaluationModule):
         raise LovecError("Comparison measures the adapters in --model.adapters, no checkpoint: omit --ckpt_path")
 
     def on_test_epoch_start(self) -> None:
-        """Start a measurement that keeps the methods of the hybrids."""
+        """Read the calibrations of all adapters, and start a measurement that keeps the methods of the hybrids."""
+        self._calibrated = {name: self.served_confidence_of(path) for name, path in self.adapters.items()}
         super().on_test_epoch_start()
         self.measurement.keep = {name for pair in self.hybrids for name in pair}
 
@@ -92,9 +94,13 @@ class Comparison(EvaluationModule):
         measurement.measure_baselines(self.baselines)
         for name, path in self.adapters.items():
             rank_zero_info(f"{name} tags")
+            served = self._calibrated[name]
+            for mode, tagger in measurement.evaluator.taggers.items():
+                if isinstance(tagger, IterativeTagger | FreeFormTagger):
+                    tagger.likelihoods = served.needs_likelihoods(mode)
             with measurement.using_adapter(path):
                 measurement.tag_all()
-                measurement.finish_method(name, self.served_confidence_of(path))
+                measurement.finish_method(name, served)
                 tokens += measurement.next_tokens(name)
         for first, second in self.hybrids:
             measurement.measure_hybrid(first, second)

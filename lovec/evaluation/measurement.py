@@ -40,7 +40,18 @@ from lovec.policy import Policy
 from lovec.taggers import IterativeTagger
 from lovec.taggers.scoring_check import scoring_difference
 from lovec.taggers.served_confidence import DEPLOYED, ServedConfidence
-from lovec.types import FREE_FORM, ITERATIVE, Kind, LovecError, Readout, Record, ResultRow, Sampling, Tagger
+from lovec.types import (
+    FREE_FORM,
+    ITERATIVE,
+    Kind,
+    LovecError,
+    NoTrainingLabels,
+    Readout,
+    Record,
+    ResultRow,
+    Sampling,
+    Tagger,
+)
 
 VANILLA = "Vanilla"
 CONSTANT = "Best constant"
@@ -66,7 +77,7 @@ class Measurement:
         place: the folder in which files are written.
         seed: training seed of the methods, for the rows.
         validation: labelled records to choose the best constant and to fit calibrators on.
-        training: labelled records for the baselines that learn from labels.
+        training: labelled records for the baselines that learn from labels, or why there are none.
         keep: names of methods whose iterative tagging ``measure_hybrid`` needs.
         records: this process's share of the test records.
         results: rows so far.
@@ -83,7 +94,7 @@ class Measurement:
     place: TestFolder
     seed: int
     validation: Sequence[Record]
-    training: Sequence[Record] = ()
+    training: Sequence[Record] | NoTrainingLabels = ()
     keep: set[str] = field(default_factory=set, init=False)
     records: list[Record] = field(default_factory=list, init=False)
     results: list[ResultRow] = field(default_factory=list, init=False)
@@ -168,7 +179,10 @@ class Measurement:
         self._finish(CONSTANT, "constant", [ITERATIVE], ["stated"])
 
     def measure_baselines(self, baselines: Sequence[Baseline]) -> None:
-        """Measure baselines on the stored answers, each with its own adapter or with none."""
+        """Measure baselines on the stored answers, each with its own adapter or with none.
+
+        Those that learn from labels are left out where there are none to learn from.
+        """
         if not baselines or ITERATIVE not in self.evaluator.modes:
             return
         if not self._all(answered(self.records)):
@@ -178,9 +192,11 @@ class Measurement:
             rank_zero_info(f"{baseline.name} judges the stored answers")
             baseline.attach(self.resources)
             with self.using_adapter(baseline.adapter), doing(baseline.name):
-                if baseline.needs_labels:
-                    with self.trainer.precision_plugin.test_step_context():
-                        baseline.fit(self.training)
+                try:
+                    self._fit(baseline)
+                except NoTrainingLabels as error:
+                    rank_zero_warn(f"the row {baseline.name!r} is left out: {error}")
+                    continue
                 self._tag_iteratively(baseline)
                 tagged = self._tagged
                 own = self._all(tagged.get(ITERATIVE, []))
@@ -190,6 +206,21 @@ class Measurement:
                 if self.config.recalibrated_baselines:
                     tag = partial(_tag_answered, baseline)
                     self._measure_recalibrated(baseline.name, tagged, tag, [ITERATIVE], readouts)
+
+    def _fit(self, baseline: Baseline) -> None:
+        """Let a baseline that learns from labels learn from the training records.
+
+        Raises:
+            NoTrainingLabels: there are none, or too few.
+        """
+        if not baseline.needs_labels:
+            return
+        if isinstance(self.training, NoTrainingLabels):
+            raise self.training
+        if not any(record.has_labels for record in self.training):
+            raise NoTrainingLabels(f"it learns from labels, and none of {len(self.training)} training records has one")
+        with self.trainer.precision_plugin.test_step_context():
+            baseline.fit(self.training)
 
     def measure_hybrid(self, first: str, second: str) -> None:
         """Measure the mean of the confidences of two methods, where both were kept."""
@@ -210,6 +241,7 @@ class Measurement:
                 with watch.phase("writing"):
                     engine.generate(prompts, Sampling(self.config.max_new_tokens), encoder.stop_ids)
         self._time("Answers", FREE_FORM, "answers", self._all(self.records))
+        self._spent = {}
 
     def next_tokens(self, method: str) -> list[dict[str, Any]]:
         """Return the most probable tokens after an opening tag word, see ``lovec.evaluation.next_tokens``."""

@@ -64,6 +64,7 @@ from lovec.types import (
     MODES,
     Engine,
     LovecError,
+    NoTrainingLabels,
     Oracle,
     Record,
     ResultRow,
@@ -402,8 +403,6 @@ class EvaluationModule(LightningModule, CheckedSettings):
         self.engine.sync(self.policy)
         data = getattr(self.trainer, "datamodule", None)
         validation = [] if data is None else data.load("validation")
-        learning = any(baseline.needs_labels for baseline in self.baselines)
-        training = data.load("train") if learning and data is not None else []
         files = {name: path or self._measured_file for name, path in self.methods.items()}
         weights = {name: weights_of(path) for name, path in files.items()}
         folders = {name: path for name, path in files.items() if path and weights[name] and Path(path).is_dir()}
@@ -418,8 +417,17 @@ class EvaluationModule(LightningModule, CheckedSettings):
             place,
             self.seed,
             validation,
-            training,
+            self._training(data),
         )
+
+    def _training(self, data: Any) -> Sequence[Record] | NoTrainingLabels:
+        """Return the records that baselines learn from, or why there are none; nothing is read where none learns."""
+        if data is None or not any(baseline.needs_labels for baseline in self.baselines):
+            return []
+        try:
+            return data.load("train")  # type: ignore[no-any-return]
+        except NoTrainingLabels as error:
+            return error
 
     def test_step(self, rows: Sequence[Record], batch_idx: int) -> None:
         """Tag and measure records in every mode."""

@@ -13,6 +13,7 @@ from functools import cache
 from numbers import Real
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -112,7 +113,11 @@ def _tensor(name: str, values: Values) -> Tensor:
     if isinstance(values, Tensor):
         return values
     try:
-        return torch.tensor(values) if hasattr(values, "dtype") else torch.tensor(values, dtype=torch.float64)
+        if not hasattr(values, "dtype"):
+            return torch.tensor(values, dtype=torch.float64)
+        # A copy, since torch takes the index of a pandas column for positions, and reads no array backwards.
+        array = np.array(values)
+        return torch.tensor(array) if array.dtype != object else torch.tensor(array.tolist(), dtype=torch.float64)
     except (TypeError, ValueError, RuntimeError):
         pass
     listed = list(values) if isinstance(values, Iterable) else [values]

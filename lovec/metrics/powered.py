@@ -190,7 +190,10 @@ def upper_bounds(people: Tensor, judge: Tensor, level: float) -> Tensor:
         LovecError: the level is out of range.
     """
     check_range("level", level, above=0, below=1)
-    worst = torch.ones_like(people[:1]), judge[~people[:, 0].isnan()].mean(0, keepdim=True)
+    known = ~people[:, 0].isnan()
+    if not known.any():
+        return people.new_full(people.shape[1:], math.inf)
+    worst = torch.ones_like(people[:1]), judge[known].mean(0, keepdim=True)
     found = _ByBin.of_groups(torch.cat([people, worst[0]]), torch.cat([judge, worst[1]]))
     weight = found.weights()
     return found.means(weight) + found.reach(weight, level)[1]

@@ -474,16 +474,16 @@ class ScoreHistogram(ExactMetric):
     """Base of metrics of how often each score is stated.
 
     Args:
-        levels: number of levels of the scale.
+        levels: number of levels of the scale; baselines may state scores from 0 to 10 whatever it is.
         kwargs: options of ``torchmetrics.Metric``.
     """
 
     counts: Tensor
-    """[levels], int64."""
+    """Of each score, int64."""
 
     def __init__(self, levels: CountFromTwo = N_SCORES, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.add_state("counts", torch.zeros(levels, dtype=torch.int64), dist_reduce_fx="sum")
+        self.add_state("counts", torch.zeros(max(levels, N_SCORES), dtype=torch.int64), dist_reduce_fx="sum")
 
     def update(self, answers: AnswerStatistics) -> None:
         """Add answers."""

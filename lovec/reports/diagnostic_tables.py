@@ -91,19 +91,26 @@ def diagnostics_table(cells: CellMaker) -> Table | None:
 
 
 def running_time_table(run: RunResults) -> Table | None:
-    """Return the table of seconds per answer, by phase and as a multiple of free-form tagging; None without times."""
+    """Return the table of seconds per answer, by phase and as a multiple of free-form tagging; None without times.
+
+    Where several data sets were tested, each has sections of its own.
+    """
     shown = [timing for timing in timings(run) if timing.kind != "ablation"]
     if not shown:
         return None
     order = [row.method for row in run.rows]
-    shown.sort(key=lambda t: (_TIME_SECTIONS.index(_time_section(t)), [*order, t.method].index(t.method)))
+    data = list(dict.fromkeys(timing.data for timing in shown))
+    shown.sort(
+        key=lambda t: (_TIME_SECTIONS.index(_time_section(t)), data.index(t.data), [*order, t.method].index(t.method))
+    )
     plain, base = plain_answer_seconds(shown), free_form_seconds(shown)
     measured = {phase for timing in shown for phase in timing.seconds}
     phases = [*(phase for phase in _PHASES if phase in measured), *sorted(measured - {*_PHASES})]
     lines = []
     for timing in shown:
         cells = dict(_time_cells(timing, phases, plain, base))
-        lines.append(Line(timing.method, tuple(cells.values()), _time_section(timing)))
+        section = ", ".join(filter(None, (_time_section(timing), timing.data)))
+        lines.append(Line(timing.method, tuple(cells.values()), section))
     return Table("running-time", "Running time", tuple(cells), tuple(lines), tuple(_time_notes(shown, plain, base)))
 
 
@@ -235,39 +242,41 @@ def _time_section(timing: Timing) -> str:
 
 
 def _time_cells(
-    timing: Timing, phases: Iterable[str], plain: float | None, base: float | None
+    timing: Timing, phases: Iterable[str], plain: Mapping[str, float], base: Mapping[str, float]
 ) -> Iterator[tuple[Column, Cell | None]]:
     """Yield the columns of the running times with the cells of one line.
 
     Args:
         timing: what the line shows.
         phases: columns of single phases.
-        plain: seconds of a plain answer, which iterative tagging waits for; None if not timed.
-        base: seconds of an answer in free-form tagging; None if not timed.
+        plain: seconds of a plain answer, which iterative tagging waits for, by the data, where timed.
+        base: seconds of an answer in free-form tagging, by the data, where timed.
     """
     seconds = "seconds per answer"
     for phase in phases:
         yield Column(phase, seconds), _seconds(timing.seconds[phase]) if phase in timing.seconds else None
-    waited = plain or 0.0 if timing.mode == "iterative" else 0.0
+    waited = plain.get(timing.data, 0.0) if timing.mode == "iterative" else 0.0
     whole = timing.total + waited
     yield Column("needed", seconds, "lower"), _seconds(timing.total, timing.spread)
-    if plain is not None:
+    if plain:
         low, high = timing.spread
-        yield Column("with the answer", seconds, "lower"), _seconds(whole, (low + waited, high + waited))
-    if base is not None:
-        yield Column("times free-form"), Cell(f"{whole / base:.1f}", whole / base)
+        with_answer = _seconds(whole, (low + waited, high + waited)) if timing.data in plain else None
+        yield Column("with the answer", seconds, "lower"), with_answer
+    if base:
+        ratio = whole / base[timing.data] if timing.data in base else None
+        yield Column("times free-form"), None if ratio is None else Cell(f"{ratio:.1f}", ratio)
     yield Column("context tokens"), Cell(f"{timing.prefill_tokens:.0f}", timing.prefill_tokens)
     yield Column("answers"), Cell(str(timing.records), timing.records)
 
 
-def _time_notes(shown: Sequence[Timing], plain: float | None, base: float | None) -> Iterator[str]:
+def _time_notes(shown: Sequence[Timing], plain: Mapping[str, float], base: Mapping[str, float]) -> Iterator[str]:
     yield from texts()["tables"]["running-time"]
     if shared := conditions(shown):
         yield shared
-    if plain is not None:
+    if plain:
         yield from texts()["tables"]["with-the-answer"]
-    if base is not None:
-        methods = [timing.method for timing in shown if (timing.mode, timing.kind) == ("free-form", "method")]
+    if base:
+        methods = dict.fromkeys(t.method for t in shown if (t.mode, t.kind) == ("free-form", "method"))
         yield f"Times free-form: as a multiple of free-form tagging (the mean of {', '.join(methods)})."
     if (runs := max(timing.runs for timing in shown)) > 1:
         yield f"Medians over up to {runs} runs, and the range over them."

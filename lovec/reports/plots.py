@@ -20,7 +20,7 @@ from lovec.reports.shown import Picture
 from lovec.reports.style import COLOURS, short, write_both
 from lovec.reports.surface import reward_surface
 from lovec.reports.texts import texts
-from lovec.reports.times import conditions, free_form_seconds, plain_answer_seconds, running_times, timings
+from lovec.reports.times import Timing, conditions, free_form_seconds, plain_answer_seconds, running_times, timings
 from lovec.reports.training_log import read_training_log
 from lovec.rewards import Reward
 from lovec.types import DEFAULT_SCALE, LovecError, Scale
@@ -59,9 +59,15 @@ def write_plots(
 
 
 def _times_plot(run: RunResults, folder: Path) -> Iterator[Picture]:
-    """Yield the plot of running times if there are any."""
-    all_timings = timings(run)
-    plain = plain_answer_seconds(all_timings)
+    """Yield a plot of running times per data set, if there are any."""
+    every = timings(run)
+    for data in dict.fromkeys(timing.data for timing in every):
+        yield from _times_on(data, [timing for timing in every if timing.data == data], run, folder)
+
+
+def _times_on(data: str, all_timings: Sequence[Timing], run: RunResults, folder: Path) -> Iterator[Picture]:
+    """Yield the plot of the running times on one data set, unless there is nothing to draw."""
+    plain = plain_answer_seconds(all_timings).get(data)
     seconds: dict[str, dict[str, float]] = {}
     spreads: dict[str, tuple[float, float]] = {}
     left_out: list[str] = []
@@ -78,11 +84,12 @@ def _times_plot(run: RunResults, folder: Path) -> Iterator[Picture]:
         else:
             left_out.append(f"{timing.method} ({timing.kind})")
     if seconds:
-        base, shared = free_form_seconds(all_timings), conditions(all_timings)
-        title = _title("times") + " (not alone on the machine)" * bool(shared)
+        base, shared = free_form_seconds(all_timings).get(data), conditions(all_timings)
+        title = _title("times", data) + " (not alone on the machine)" * bool(shared)
         write = partial(running_times, seconds, title=title, base=base, spreads=spreads)
         notes = [shared, f"Not drawn: {', '.join(left_out)}." if left_out else ""]
-        picture = _picture("times", write_both(write, folder / "times.svg"))
+        path = folder / f"times{f'.{slug(data)}' if data else ''}.svg"
+        picture = _picture("times", write_both(write, path))
         yield replace(picture, title=title, note=" ".join(filter(None, notes)))
 
 

@@ -48,12 +48,13 @@ class RunResults:
             if one of them is undefined; ``n`` is the mean, rounded; ``seed`` is None if there are several.
         seed_counts: number of training seeds of every method.
         metrics: how to show every metric, by name: the built-in ones and users' own.
-        times: entries of all times.json: method, mode, kind, seconds by phase, records, prefill_tokens.
-        tokens: entries of all tokens.json: method, case, sentence, tokens, ordinality.
+        times: entries of all times.json: method, as in the rows, mode, kind, seconds by phase, records, prefill_tokens,
+            and data, the name of the folder of the data set, "" where it has none.
+        tokens: entries of all tokens.json: method, as in the rows, case, sentence, tokens, ordinality.
         logs: folders of runs that logged their training.
         sweeps: content of every sweep.json, by the folder of the sweep.
         about: what wrote the results, see ``lovec.metrics.results.written_by``: every different value of each entry.
-        recipes: those that the runs were trained or tested with, by the folder of the run, where they were saved.
+        recipes: the newest that the runs were trained or tested with, by the folder of the run, where they were saved.
         files: files with tagged records of a (method, mode, readout), per seed in ascending order; several files per
             seed where its data were tested one by one. A key is present only if all of its files exist.
     """
@@ -145,7 +146,7 @@ def read_run(*paths: str | os.PathLike[str]) -> RunResults:
         logs |= dict.fromkeys(with_logs)
         sweeps |= {folder: read_results(folder / "sweep.json")} if has_sweep else {}
         order += _method_order(folder, tested)
-    rows = _merged(tests)
+    rows, names = _merged(tests)
     return RunResults(
         name=" + ".join(_run_folder(folder.resolve()).name for folder in folders),
         folder=folders[0],
@@ -153,8 +154,12 @@ def read_run(*paths: str | os.PathLike[str]) -> RunResults:
         seed_counts=Counter(method for method, _ in {(row.method, row.seed) for row in rows}),
         metrics=METRICS
         | {name: info for results in (*tests.values(), *sweeps.values()) for name, info in results.metrics.items()},
-        times=tuple(entry for folder in tests for entry in _entries(folder / "times.json", _TIMES)),
-        tokens=tuple(entry for folder in tests for entry in _entries(folder / "tokens.json", _TOKENS)),
+        times=tuple(
+            {**entry, "data": _data_of(folder)}
+            for folder in tests
+            for entry in _entries(folder / "times.json", _TIMES, names[folder])
+        ),
+        tokens=tuple(entry for folder in tests for entry in _entries(folder / "tokens.json", _TOKENS, names[folder])),
         logs=tuple(logs),
         sweeps=sweeps,
         about=_about(tests.values()),
@@ -180,14 +185,17 @@ def _about(results: Iterable[Results]) -> dict[str, tuple[str, ...]]:
 
 
 def _recipes(folders: Iterable[Path]) -> Iterator[tuple[Path, Mapping[str, Any]]]:
-    """Yield the first recipe that each run has saved beside its logs, where it can be read."""
-    for path in (path for folder in folders for path in sorted(folder.glob("*/version_*/config.yaml"))[:1]):
+    """Yield the newest recipe that each run has saved beside its logs, where it can be read."""
+    for folder in folders:
+        path = max(folder.glob("*/version_*/config.yaml"), key=version_of, default=None)
+        if path is None:
+            continue
         try:
             recipe = yaml.safe_load(path.read_text(encoding="utf-8", errors="replace"))
         except yaml.YAMLError:
             continue
         if isinstance(recipe, dict):
-            yield path.parents[2], recipe
+            yield folder, recipe
 
 
 def test_folders(folder: Path) -> list[Path]:
@@ -214,6 +222,17 @@ def _run_folder(test_folder: Path) -> Path:
     return test_folder.parent.parent if test_folder.parent.name == "test" else test_folder
 
 
+def _data_of(test_folder: Path) -> str:
+    """Return the name of a data set as that of its folder with test results; "" where it has no folder of its own."""
+    return test_folder.name if test_folder.parent.name == "test" else ""
+
+
+def version_of(file: Path) -> int:
+    """Return the number of the version of a log that a file belongs to; -1 if its folder has none."""
+    number = file.parent.name.rpartition("_")[2]
+    return int(number) if number.isdigit() else -1
+
+
 def _has_logs(folder: Path) -> bool:
     return any(folder.glob("*/version_*/metrics.csv"))
 
@@ -225,14 +244,18 @@ def _method_order(folder: Path, tested: Iterable[Path]) -> list[str]:
     return [row.method for file in files if file.is_file() for row in read_results(file).rows]
 
 
-def _merged(tests: Mapping[Path, Results]) -> list[ResultRow]:
-    """Return the rows of all test folders, without repetitions and with full paths as ``file``.
+def _merged(tests: Mapping[Path, Results]) -> tuple[list[ResultRow], dict[Path, dict[str, str]]]:
+    """Return the rows of all test folders, without repetitions and with full paths as ``file``, and their names.
 
     A method whose metrics differ from those in an earlier folder, for the same seed and data, is renamed, also in the
     ``bases`` of the rows made from it. A method measured on other data keeps its name.
+
+    Returns:
+        The rows; and what each folder's methods are called in them.
     """
     seen: dict[tuple[str, int | None], dict[_Place, ResultRow]] = {}
     merged: list[ResultRow] = []
+    called: dict[Path, dict[str, str]] = {}
     for folder, results in tests.items():
         new: list[ResultRow] = []
         names: dict[tuple[str, int | None], str] = {}
@@ -249,7 +272,8 @@ def _merged(tests: Mapping[Path, Results]) -> list[ResultRow]:
             bases = tuple(names.get((base, row.seed), base) for base in row.bases)
             file = str(folder / row.file) if row.file else None
             merged.append(replace(row, method=names[row.method, row.seed], bases=bases, file=file))
-    return merged
+        called[folder] = {method: name for (method, _), name in names.items()}
+    return merged, called
 
 
 def _candidate_names(method: str, run_folder: Path) -> Iterator[str]:
@@ -301,8 +325,13 @@ def _record_files(rows: Iterable[ResultRow]) -> dict[_Key, tuple[tuple[Path, ...
     }
 
 
-def _entries(path: Path, keys: Sequence[str]) -> list[dict[str, Any]]:
+def _entries(path: Path, keys: Sequence[str], names: Mapping[str, str]) -> list[dict[str, Any]]:
     """Return the list in a JSON file beside the results, or an empty one if there is no such file.
+
+    Args:
+        path: the file.
+        keys: what every entry has.
+        names: what its methods are called, where it is something else.
 
     Raises:
         LovecError: the file holds something else.
@@ -315,4 +344,4 @@ def _entries(path: Path, keys: Sequence[str]) -> list[dict[str, Any]]:
         raise LovecError(f"{path} is not JSON: {error}") from error
     if not isinstance(entries, list) or not all(isinstance(item, dict) and {*keys} <= item.keys() for item in entries):
         raise LovecError(f"{path} holds no list of entries with {', '.join(keys)}, expected what `lovec test` wrote")
-    return entries
+    return [{**entry, "method": names.get(entry["method"], entry["method"])} for entry in entries]

@@ -34,6 +34,7 @@ class Timing:
     Attributes:
         method: name in the rows.
         mode: evaluation mode.
+        data: the data set that it was timed on; "" where the run was tested on one only.
         kind: kind of its rows, or "answers" for plain answers without tags.
         seconds: wall seconds per answer, by phase.
         records: number of answers that were timed.
@@ -45,6 +46,7 @@ class Timing:
 
     method: str
     mode: str
+    data: str
     kind: str
     seconds: Mapping[str, float]
     records: int
@@ -65,23 +67,31 @@ class Timing:
 
 
 def timings(run: RunResults) -> list[Timing]:
-    """Return the timing of every method and mode in the order in which they were measured, without empty ones."""
-    places: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    """Return the timing of every method, mode and data set in the order in which they were measured, no empty ones.
+
+    Data sets are kept apart, since their answers are not equally long.
+    """
+    places: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+    several = len({entry["data"] for entry in run.times}) > 1
     for entry in run.times:
         if entry["records"] and entry["mode"] in MODE_TITLES and sum(entry["seconds"].values()) > 0:
-            places.setdefault((entry["method"], entry["mode"]), []).append(entry)
+            place = entry["method"], entry["mode"], entry["data"] if several else ""
+            places.setdefault(place, []).append(entry)
     return [_timing(*place, entries) for place, entries in places.items()]
 
 
-def plain_answer_seconds(all_timings: Iterable[Timing]) -> float | None:
-    """Return the seconds of a plain answer, which iterative tagging and baselines wait for; None if not timed."""
-    return next((timing.total for timing in all_timings if timing.kind == "answers"), None)
+def plain_answer_seconds(all_timings: Iterable[Timing]) -> dict[str, float]:
+    """Return the seconds of a plain answer, which iterative tagging and baselines wait for, by data, where timed."""
+    return {timing.data: timing.total for timing in all_timings if timing.kind == "answers"}
 
 
-def free_form_seconds(all_timings: Iterable[Timing]) -> float | None:
-    """Return the seconds of an answer in free-form tagging, the mean over trained methods; None without any."""
-    totals = [timing.total for timing in all_timings if (timing.mode, timing.kind) == ("free-form", "method")]
-    return mean(totals) if any(totals) else None
+def free_form_seconds(all_timings: Iterable[Timing]) -> dict[str, float]:
+    """Return the seconds of an answer in free-form tagging, the mean over trained methods, by the data, where timed."""
+    totals: dict[str, list[float]] = {}
+    for timing in all_timings:
+        if (timing.mode, timing.kind) == ("free-form", "method"):
+            totals.setdefault(timing.data, []).append(timing.total)
+    return {data: mean(found) for data, found in totals.items() if any(found)}
 
 
 def conditions(all_timings: Iterable[Timing]) -> str:
@@ -175,8 +185,8 @@ def _two_digits(value: float) -> str:
     return f"{value:.0f}" if value >= 9.95 else f"{value:#.2g}"
 
 
-def _timing(method: str, mode: str, entries: Sequence[Mapping[str, Any]]) -> Timing:
-    """Return the medians of what was measured for one method and mode."""
+def _timing(method: str, mode: str, data: str, entries: Sequence[Mapping[str, Any]]) -> Timing:
+    """Return the medians of what was measured for one method and mode on one data set."""
     phases = dict.fromkeys(phase for entry in entries for phase in entry["seconds"])
     seconds = {p: median(entry["seconds"].get(p, 0.0) / entry["records"] for entry in entries) for p in phases}
     records = round(median(entry["records"] for entry in entries))
@@ -185,4 +195,4 @@ def _timing(method: str, mode: str, entries: Sequence[Mapping[str, Any]]) -> Tim
     totals = [sum(entry["seconds"].get(p, 0.0) for p in needed) / entry["records"] for entry in entries]
     spread = min(totals), max(totals)
     kind, processes = entries[0]["kind"], max(entry.get("processes", 1) for entry in entries)
-    return Timing(method, mode, kind, seconds, records, prefill_tokens, len(entries), spread, processes)
+    return Timing(method, mode, data, kind, seconds, records, prefill_tokens, len(entries), spread, processes)

@@ -17,6 +17,7 @@ from typing import Any
 from rich.console import Console
 
 from lovec.metrics.table import METRICS, metric_info
+from lovec.reports.runs import version_of
 from lovec.reports.table import Line, Table, legend, metric_cell, metric_column, print_table
 from lovec.types import LovecError
 
@@ -109,7 +110,7 @@ def read_training_log(folder: str | os.PathLike[str]) -> TrainingLog:
     Raises:
         LovecError: there is no log, a line of a log cannot be read, or no step of training was logged.
     """
-    files = sorted(Path(folder).glob("*/version_*/metrics.csv"), key=_version)
+    files = sorted(Path(folder).glob("*/version_*/metrics.csv"), key=version_of)
     if not files:
         raise LovecError(
             f"{folder} has no logs/version_N/metrics.csv; give the folder of a run (trainer.default_root_dir) that "
@@ -221,9 +222,3 @@ def _read_csv(file: Path) -> dict[int, dict[str, float]]:
                 raise LovecError(f"{file}, line {number}: expected numbers under step, train/... and val/...") from None
             rows.setdefault(step, {}).update({name: value for name, value in values.items() if math.isfinite(value)})
     return rows
-
-
-def _version(file: Path) -> int:
-    """Return the number of the version that a file belongs to; -1 if its folder has none."""
-    number = file.parent.name.rpartition("_")[2]
-    return int(number) if number.isdigit() else -1

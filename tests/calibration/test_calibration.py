@@ -93,9 +93,7 @@ def test_the_map_keeps_the_order_of_the_ranks(made, stacked):
 
 def test_another_scale_is_refused(made):
     other = answers(2, levels=5)
-    with pytest.raises(
-        LovecError, match=r"scored on 5 levels, and the calibration was fitted to 11; calibrate again, or"
-    ):
+    with pytest.raises(LovecError, match=r"scored on 5 levels, and the calibration was fitted to 11; calibrate again"):
         made.apply(other)
     with pytest.raises(LovecError, match=r"scored on \[5, 11\] levels"):
         calibrate([*answers(4), *answers(4, levels=5)], **OPTIONS)
@@ -165,7 +163,9 @@ def test_the_file_of_other_weights_is_refused(made, folder):
     with pytest.raises(LovecError) as error:
         read_calibrations(folder)
     assert f"was fitted to other weights ({DIGEST[:12]}, here they are 9a129038d9a0)" in str(error.value)
-    assert str(error.value).endswith("calibrate again, or leave confidences as they are with --raw")
+    assert str(error.value).endswith(
+        "calibrate again, or leave confidences as they are: without that file, or by --raw of `lovec tag` and `serve`"
+    )
 
 
 def test_a_model_in_several_files_has_a_digest(tmp_path):
@@ -241,7 +241,7 @@ def test_what_is_no_calibration_is_refused(content, line, folder):
     (folder / FILE).write_bytes(content)
     with pytest.raises(LovecError, match=line) as error:
         read_calibrations(folder)
-    assert str(error.value).endswith("as they are with --raw") and "\n" not in str(error.value)
+    assert str(error.value).endswith("by --raw of `lovec tag` and `serve`") and "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,14 @@ def test_with_too_few_labels_nothing_is_kept():
     assert judged_threshold(few, of_judge, 0.1, "errors") == math.inf
     made = judged_guarantee(few, of_judge, 0.1, "errors", 1.0, 0.5)
     assert made.keeps_nothing and (made.passages, made.sentences, made.certainty) == (5, 20, CERTAINTY)
+    for kind in ("all-true", "share", "errors"):
+        made = judged_guarantee([None] * 100, of_judge, 0.3, kind, 0.7, 0.5)
+        assert made.threshold == math.inf and made.keeps_nothing and (made.passages, made.sentences) == (0, 0)
+
+
+def test_without_a_group_that_people_have_labelled_bounds_are_infinite():
+    judge = torch.rand(30, 4, dtype=torch.float64)
+    assert upper_bounds(torch.full_like(judge, math.nan), judge, 0.9).tolist() == [math.inf] * 4
 
 
 def test_labels_are_corrected_for_a_judge_who_calls_everything_true():

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pytest
 from answers import answers
 from scipy.stats import binom
@@ -203,7 +204,10 @@ def test_other_scores_are_told():
     made, _ = quick({"s": odds}, truth, groups)
     new, _, new_groups = made_rows(100, seed=3)
     assert made.drift(new[:, None], new_groups) is None
-    assert "these 400 rows look unlike those" in made.drift(new[:, None] - 1.5, new_groups)
+    unlike = made.drift(new[:, None] - 1.5, new_groups)
+    assert "these 400 rows look unlike those" in unlike
+    chosen = pandas.Series(new_groups, index=range(7, 7 + len(new_groups)))  # as of a table of which rows were chosen
+    assert made.drift(new[:, None] - 1.5, chosen) == unlike
 
 
 # ---------------------------------------------------------------- the file, and what is refused

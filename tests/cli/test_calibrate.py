@@ -496,7 +496,7 @@ def test_a_map_is_not_applied_to_the_scores_of_another_model(
     tag = ["tag", "page.txt", "--about", "Ada", "--adapter", "run", "--device", "cpu", *words]
     code, line = error_of(capsys, *tag)
     assert code == 1 and "calibration.json was fitted to other scores (" in line and said in line
-    assert "calibrate again, or leave confidences as they are with --raw" in line
+    assert "calibrate again, or leave confidences as they are: without that file, or by --raw" in line
     if "nf4" not in words:  # which needs an extra
         assert main([*tag, "--raw"]) == 0
     with pytest.raises(LovecError, match="fitted to other scores"):

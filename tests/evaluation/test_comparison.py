@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,13 +13,15 @@ from typing import Any
 
 import pytest
 import torch
+from answers import answers
 from forks import ranks, run_forks
-from tinyrun import Lengths, Rows, module, tiny, trainer
+from tinyrun import Lengths, Rows, module, records, tiny, trainer
 
-from lovec.baselines import LUQ, Baseline, Claim, average_confidences
-from lovec.calibration import Isotonic, Platt
+from lovec.baselines import LUQ, Baseline, Claim, SourceOverlap, Words, average_confidences
+from lovec.calibration import Isotonic, Platt, calibrate, weights_digest, write_calibrations
 from lovec.cli import main
-from lovec.datasets.jsonl import read_records
+from lovec.datamodules import QuestionSet
+from lovec.datasets.jsonl import read_records, write_records
 from lovec.engines import TransformersEngine
 from lovec.evaluation import Comparison
 from lovec.metrics.records import sentence_pairs
@@ -26,7 +29,7 @@ from lovec.metrics.results import read_results
 from lovec.modules import DPO, SFT, EvaluationConfig, PolicyConfig
 from lovec.policy import Policy, TokenBatch, TokenSequence, is_adapter
 from lovec.taggers import IterativeTagger
-from lovec.types import LovecError, Record, ResultRow
+from lovec.types import MODES, LovecError, Record, ResultRow
 
 CONTEXTS = [list(range(3, 20)), list(range(5, 50))]
 CHOICES = [[7], [8, 9]]
@@ -364,6 +367,136 @@ def test_context_of_a_test_is_counted_once(model: str, adapters: dict[str, str],
     times = json.loads((tmp_path / "test" / "rows" / "times.json").read_text())
     assert [row["method"] for row in times] == ["DPO", "DPO", "Vanilla", "Vanilla", "Asked"]
     assert sum(row["prefill_tokens"] for row in times) == engine.prefill_tokens > 0
+
+
+def test_the_time_of_plain_answers_is_not_that_of_the_first_adapter(
+    model: str, adapters: dict[str, str], tmp_path: Path
+) -> None:
+    made = comparison(model, oracle=Lengths(), adapters={"A": adapters["A"]}, evaluation={"vanilla": False})
+    alone = module(SFT, model, oracle=Lengths(), evaluation=replace(made.evaluation, adapter=adapters["A"], name="A"))
+    for name, test in (("all", made), ("alone", alone)):
+        trainer(tmp_path / name).test(test, Rows(), verbose=False)
+    compared, measured = (
+        {(row["method"], row["mode"]): row["prefill_tokens"] for row in test.measurement.times}
+        for test in (made, alone)
+    )
+    assert compared.pop(("Answers", "free-form")) > 0
+    assert compared == measured
+
+
+# ---------------------------------------------------------------- adapters with a calibration
+
+
+def with_map(adapter: str, folder: Path, digest: str | None = None) -> str:
+    """A copy of an adapter with a map of scores and log-probabilities beside it."""
+    shutil.copytree(adapter, folder)
+    options = {"adapter": digest or weights_digest(folder), "base": "tiny", "draws": 20}
+    made = {str(mode): calibrate(answers(60), mode=mode, readout=("mean", "logp_mean"), **options)[0] for mode in MODES}
+    write_calibrations(folder, made)
+    return str(folder)
+
+
+def test_confidences_by_log_probabilities_are_as_measured_alone(
+    model: str, adapters: dict[str, str], tmp_path: Path
+) -> None:
+    both = {"A": with_map(adapters["A"], tmp_path / "A"), "B": adapters["B"]}
+    made = comparison(model, oracle=Lengths(), adapters=both, evaluation={"vanilla": False})
+    trainer(tmp_path / "all").test(made, Rows(), verbose=False)
+    alone = module(SFT, model, oracle=Lengths(), evaluation=replace(made.evaluation, adapter=both["A"], name="A"))
+    trainer(tmp_path / "alone").test(alone, Rows(), verbose=False)
+    assert select(made.results, method="A") == select(alone.results, method="A")
+    found = select(made.results, method="A", readout="deployed", mode="iterative")
+    assert len(found) == 2 and all(row.n > 0 and row.metrics["malformed"] == 0 for row in found)
+    asked = {
+        name: [s.token_logps is not None for r in tagged(tmp_path / "all", f"{name}.iterative") for s in r.sentences]
+        for name in "ab"
+    }
+    assert all(asked["a"]) and not any(asked["b"])
+
+
+def test_a_calibration_of_other_weights_is_refused_before_anything_is_tagged(
+    model: str, adapters: dict[str, str], tmp_path: Path
+) -> None:
+    engine = TransformersEngine(8)
+    stale = {"A": adapters["A"], "B": with_map(adapters["B"], tmp_path / "B", "0" * 64)}
+    made = comparison(model, oracle=Lengths(), engine=engine, adapters=stale, baselines=[Asked()])
+    with pytest.raises(LovecError, match=r"fitted to other weights .*; calibrate again, or .*: without that file"):
+        trainer(tmp_path / "all").test(made, Rows(), verbose=False)
+    assert engine.prefill_tokens == 0
+
+
+# ---------------------------------------------------------------- what has nothing to learn from
+
+
+class Rivers(QuestionSet):
+    """Questions to test on."""
+
+    domain = "Rivers"
+
+
+class Learns(Length):
+    """Would fail where nothing is labelled."""
+
+    needs_labels = True
+
+    def fit(self, records: Sequence[Record]) -> None:
+        max(s.factuality for r in records for s in r.sentences if s.factuality is not None)
+
+
+class Trained(Rows):
+    """Rows with other training records; an error in their place is raised."""
+
+    def __init__(self, training: Any) -> None:
+        super().__init__()
+        self.training = training
+
+    def load(self, split: str) -> list[Record]:
+        if split == "train" and isinstance(self.training, LovecError):
+            raise self.training
+        return self.training if split == "train" else super().load(split)  # type: ignore[no-any-return]
+
+
+def test_baselines_that_learn_are_left_out_of_a_test_set(model: str, tmp_path: Path) -> None:
+    file = tmp_path / "labels.jsonl"
+    write_records(file, [replace(r, evidence=("Ada wrote the first note on engines.",)) for r in records(4)])
+    baselines = [Words(), Learns(), SourceOverlap()]
+    made = comparison(model, baselines=baselines, evaluation={"vanilla": False, "modes": ["iterative"]})
+    with pytest.warns(UserWarning) as warned:
+        trainer(tmp_path).test(made, Rivers(labels=str(file)), verbose=False)
+    said = [str(warning.message) for warning in warned if "is left out" in str(warning.message)]
+    assert [line[: line.index(" testing")] for line in said] == [
+        f"the row '{name}' is left out: Rivers is for" for name in ("Words", "Learns")
+    ]
+    found = read_results(tmp_path / "test" / "rivers" / "results.json").rows
+    assert {row.method for row in found} == {"Overlap"} and all(row.n > 0 for row in found)
+
+
+@pytest.mark.parametrize(
+    ("training", "left_out"),
+    [
+        ([replace(r, question="Who?") for r in records(4)], ["Words"]),
+        ([r.with_factuality([None] * len(r.sentences)) for r in records(4)], ["Words", "Learns"]),
+        ([], ["Words", "Learns"]),
+        (records(4), []),
+    ],
+    ids=["one question", "no label", "no record", "enough"],
+)
+def test_a_baseline_is_left_out_where_it_has_too_little_to_learn_from(
+    model: str, tmp_path: Path, training: list[Record], left_out: list[str]
+) -> None:
+    evaluation = {"vanilla": False, "modes": ["iterative"]}
+    made = comparison(model, baselines=[Words(), Learns(), Length()], evaluation=evaluation)
+    trainer(tmp_path).test(made, Trained(training), verbose=False)
+    methods = {row.method for row in made.results}
+    assert methods == {"Words", "Learns", "Length", "Best constant"} - {*left_out}
+
+
+def test_a_broken_training_file_ends_the_test_at_once(model: str, tmp_path: Path) -> None:
+    engine = TransformersEngine(8)
+    made = comparison(model, engine=engine, baselines=[Asked(), Words()])
+    with pytest.raises(LovecError, match=r"train\.jsonl is broken"):
+        trainer(tmp_path).test(made, Trained(LovecError("train.jsonl is broken")), verbose=False)
+    assert engine.prefill_tokens == 0
 
 
 class Questions(Rows):

@@ -354,6 +354,13 @@ def values(suite):
     return {name: value.item() for name, value in suite.compute().items()}
 
 
+def test_scores_up_to_ten_are_counted_beside_a_scale_of_few_levels():
+    suite = CalibrationSuite(levels=5)
+    suite.update(torch.tensor([0.9]), torch.tensor([1.0]), answers=AnswerStatistics(scores=(9,)))
+    found = values(suite)
+    assert (found["distinct"], found["entropy"]) == (1.0, 0.0)
+
+
 def test_suite_by_hand():
     suite = CalibrationSuite()
     answers = AnswerStatistics((9, 0, 9), 1, words=(30, 4), ttr=(2.5, 4), abstained=(1.0, 4), f1_at_k=(0.3, 1))

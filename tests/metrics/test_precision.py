@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from lightning.pytorch import LightningModule, Trainer
@@ -161,7 +162,12 @@ def test_half_precision_changes_no_ranking(dtype):
 def test_sequences_and_arrays_are_taken_as_tensors_are(twin):
     c, f = [0.1, 0.7, 0.9], [0.0, 0.5, 1.0]
     expected = twin(torch.tensor(c, dtype=torch.float64), torch.tensor(f, dtype=torch.float64))
-    for make in (list, tuple, np.array, lambda v: np.array(v, dtype=np.float32), lambda v: np.array(v, np.float16)):
+    made = (
+        *(list, tuple, np.array, lambda v: np.array(v, dtype=np.float32), lambda v: np.array(v, np.float16)),
+        *(lambda v: np.array(v[::-1])[::-1], lambda v: pandas.Series(v, index=[4, 0, 1])),
+        lambda v: pandas.Series(v, index=[4, 0, 1], dtype=object),
+    )
+    for make in made:
         torch.testing.assert_close(twin(make(c), make(f)), expected, rtol=0, atol=1e-12, equal_nan=True)
 
 
@@ -171,6 +177,7 @@ def test_sequences_and_arrays_are_taken_as_tensors_are(twin):
         ([0.5, None], r"confidence contains None at index 1"),
         ([0.5, "1"], r"confidence contains '1' at index 1"),
         (np.array([0.5, None]), r"confidence contains None at index 1"),
+        (pandas.Series([0.5, None], index=[3, 1], dtype=object), r"confidence contains None at index 1"),
         (None, r"confidence contains None"),
         ([[0.5, 0.5], [0.5]], r"confidence contains \[0.5, 0.5\] at index 0"),
         ([0.5, 1.0000000001], r"confidence contains 1.0000000001, expected"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -617,6 +618,48 @@ def test_running_times_of_several_runs_are_medians(tmp_path):
         write(tmp_path / f"{seed}", usual()("DPO"), seed=seed, times=[entry])
     (timing,) = timings(read_run(tmp_path))
     assert (timing.total, timing.runs, timing.records, timing.prefill_tokens) == (3.0, 3, 10, 30)
+
+
+def test_running_times_on_unlike_data_and_of_unlike_models_are_kept_apart(tmp_path):
+    for name, seconds, scores in (("dpo", (10.0, 90.0), SCORES["DPO"]), ("dpo2", (20.0, 180.0), SCORES["SFT"])):
+        for data, spent in zip(("world", "bios"), seconds, strict=True):
+            folder = tmp_path / name / "test" / data
+            written = write(tmp_path / f"{name}-{data}", usual(domains=(data,))("DPO", scores)) / "test"
+            shutil.copytree(written, folder)
+            shutil.rmtree(written.parent)
+            plain = [times("Answers", "free-form", "answers", writing=spent / 2)] if data == "bios" else []
+            entries = [*plain, times("DPO", "iterative", "method", scoring=spent)]
+            (folder / "times.json").write_text(json.dumps(entries))
+            token = {"method": "DPO", "case": "correct", "sentence": "A.", "tokens": []}
+            (folder / "tokens.json").write_text(json.dumps([token]))
+    table = named(report_tables(read_run(tmp_path / "dpo"), draws=0), "running-time")
+    assert [column.heading for column in table.columns] == [
+        "writing", "scoring", "needed", "with the answer", "context tokens", "answers"
+    ]  # fmt: skip
+    assert {place: cells[2:4] for place, cells in texts(table).items()} == {
+        ("Plain answers, bios", "Answers"): ["4.50", "4.50"],
+        ("Iterative tagging, bios", "DPO"): ["9.00", "13.50"],
+        ("Iterative tagging, world", "DPO"): ["1.00", None],
+    }
+    assert not any("range over them" in note for note in table.notes)
+    plots = [plot for plot in write_plots(read_run(tmp_path / "dpo"), tmp_path)[0] if plot.name.startswith("times")]
+    assert [(plot.name, plot.title) for plot in plots] == [
+        (f"times.{data}", f"Running time of an answer: {data}") for data in ("bios", "world")
+    ]
+    both = read_run(tmp_path / "dpo", tmp_path / "dpo2")
+    assert [(t.method, t.data, t.total, t.runs) for t in timings(both) if t.kind == "method"] == [
+        ("DPO", "bios", 9.0, 1), ("DPO", "world", 1.0, 1),
+        ("DPO (dpo2)", "bios", 18.0, 1), ("DPO (dpo2)", "world", 2.0, 1),
+    ]  # fmt: skip
+    assert [entry["method"] for entry in both.tokens] == ["DPO"] * 2 + ["DPO (dpo2)"] * 2
+
+
+def test_the_recipe_is_the_newest_one(run):
+    for version in (0, 1, 10):
+        folder = run / "logs" / f"version_{version}"
+        folder.mkdir(parents=True)
+        (folder / "config.yaml").write_text(f"seed_everything: {version}\n")
+    assert read_run(run).recipes[run.resolve()] == {"seed_everything": 10}
 
 
 LOG = """step,train/loss,train/reward,val/brier,val/ece_m,val/spearman,val/malformed

@@ -109,7 +109,7 @@ def atomic_folder(path: str | os.PathLike[str], compared: str | None = None) -> 
     Args:
         path: folder to write; what it held before is gone only once the new one is in place.
         compared: name of a file in it; where the new folder has another one than the old, the old folder is kept under
-            ``free_name(path)``.
+            ``free_name(path)``. Where it has the same, what only the old folder holds is kept in the new one.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -118,12 +118,14 @@ def atomic_folder(path: str | os.PathLike[str], compared: str | None = None) -> 
     fresh.mkdir()
     try:
         yield fresh
+        same = compared is not None and same_content(path / compared, fresh / compared)
+        if same:
+            _copy_missing(path, fresh)
         for file in fresh.rglob("*"):
             if file.is_file():
                 _flush_to_disk(file)
         if path.exists():
-            replaced = compared is None or same_content(path / compared, fresh / compared)
-            os.replace(path, old if replaced else free_name(path))
+            os.replace(path, old if same or compared is None else free_name(path))
         os.replace(fresh, path)
     finally:
         if old.exists() and not path.exists():  # stopped between the two renames
@@ -239,6 +241,13 @@ def check_writable(folder: Path) -> None:
         raise LovecError(
             f"cannot write into {folder} ({error.strerror}); make room there, or choose another folder"
         ) from None
+
+
+def _copy_missing(source: Path, target: Path) -> None:
+    """Copy the files and folders that lie in one folder, and have no namesake in another one, into that."""
+    for item in source.iterdir():
+        if not (target / item.name).exists():
+            (shutil.copytree if item.is_dir() else shutil.copy2)(item, target / item.name)
 
 
 def _temporary(path: Path, kind: str) -> Path:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from lovec.core.files import check_adapter_folder, check_output
-from lovec.core.hub import CALIBRATION_FILE, HubName
+from lovec.core.hub import CALIBRATION_FILE, SHIPPED, HubName
 from lovec.core.notices import counted
 from lovec.core.provenance import Provenance
 from lovec.core.settings import Count, PositiveShare, Probability, checked
@@ -148,11 +148,10 @@ def run(words: list[str]) -> None:
     if len(sources) > 1:
         raise UsageError(f"--{' and --'.join(sources)} say what to fit to; give one of them")
     if HubName.parse(options.source) is not None:
-        raise LovecError(
-            f"{options.source} is on the hub, and a map is written beside the adapter; make a folder of it first, with "
-            f"lovec export {options.source} FOLDER"
-        )
+        raise _not_written(options.source, "is on the hub")
     adapter = Path(adapter_folder(options.source))
+    if adapter == SHIPPED.get(options.source):
+        raise _not_written(options.source, "comes with the package")
     check_adapter_folder(str(adapter))
     for given in filter(None, (settings.data, settings.feedback)):
         check_rows(given)
@@ -169,6 +168,14 @@ def run(words: list[str]) -> None:
         (f"lovec tag page.txt --adapter {source}", "confidences by this map"),
         (f"lovec serve --adapter {source}", "a page to try it, and an endpoint"),
         ("lovec test --config RECIPE", "with the run's recipe: rows for the deployed confidences"),
+    )
+
+
+def _not_written(adapter: str, where: str) -> LovecError:
+    """Return the error for an adapter beside which nothing is written."""
+    return LovecError(
+        f"{adapter} {where}, and a map is written beside the adapter; make a folder of it first, with lovec export "
+        f"{adapter} FOLDER"
     )
 
 

@@ -17,6 +17,7 @@ from tinyrun import WORDS, Rows, grounded_adapter, module, trainer
 import lovec
 from lovec.calibration import read_calibrations, weights_digest
 from lovec.cli import main
+from lovec.core.hub import SHIPPED
 from lovec.datasets.jsonl import read_records, write_records
 from lovec.metrics.functional import brier_score
 from lovec.metrics.results import read_results
@@ -415,6 +416,20 @@ def test_a_broken_file_is_one_line(run: Path, capsys: Any, text: str) -> None:
 def test_there_is_no_run(here: Path, capsys: Any) -> None:
     code, line = error_of(capsys, "calibrate", "nothing", "--data", "labels.jsonl")
     assert code == 1 and "nothing" in line
+
+
+@pytest.mark.parametrize("name", list(SHIPPED))
+def test_an_adapter_of_the_package_stays_as_it_is(run: Path, capsys: Any, name: str) -> None:
+    before = {path: path.read_bytes() for path in SHIPPED[name].iterdir() if path.is_file()}
+    for words in (["--data", "labels.jsonl"], ["--feedback", "labels.jsonl"]):
+        code, line = error_of(capsys, "calibrate", name, *words)
+        assert code == 1 and f"{name} comes with the package" in line and f"lovec export {name} FOLDER" in line
+    assert before == {path: path.read_bytes() for path in SHIPPED[name].iterdir() if path.is_file()}
+
+
+def test_an_adapter_of_the_package_becomes_a_folder_that_can_be_calibrated(here: Path) -> None:
+    assert main(["export", "world", "mine"]) == 0
+    assert all((here / "mine" / path.name).is_file() for path in SHIPPED["world"].iterdir())
 
 
 def trained(folder: Path, **data: Any) -> None:

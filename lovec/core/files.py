@@ -180,6 +180,8 @@ def check_output(
 ) -> None:
     """Refuse an output that would damage an input: one that is an input, holds one, or lies in one.
 
+    A folder that commands run in is refused, too, because the folder of an output is replaced as a whole.
+
     Symbolic links, hard links, ``..`` and spellings that the file system takes for the same are seen through.
 
     Args:
@@ -188,7 +190,8 @@ def check_output(
         fix: what to do about it, for the error.
 
     Raises:
-        LovecError: the output would damage an input, or is neither a file nor a folder, as a device is.
+        LovecError: the output would damage an input, is neither a file nor a folder, as a device is, or holds the
+            working folder.
     """
     place = Path(os.path.realpath(output))
     if place.exists() and not place.is_file() and not place.is_dir():
@@ -203,6 +206,9 @@ def check_output(
             raise LovecError(f"the output {output} holds the input {name}, which would be lost; {fix}")
         if any(_same(parent, source) for parent in place.parents):
             raise LovecError(f"the output {output} lies in the input {name}, which is only to be read; {fix}")
+    here = Path.cwd()
+    if place.is_dir() and any(_same(place, folder) for folder in (here, *here.parents)):
+        raise LovecError(f"the output {output} is the working folder or holds it, and cannot be replaced; {fix}")
 
 
 def check_unused(output: str | os.PathLike[str], fix: str) -> None:

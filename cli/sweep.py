@@ -313,8 +313,10 @@ def _settings(words: Sequence[str]) -> dict[str, Any]:
 
 
 def _digest(settings: dict[str, Any], seed: int) -> str:
-    """Return a digest of settings and seed, of files that the data settings name, or that lie in folders that they name,
-    and, where training starts from an adapter on this disk, of its weights.
+    """Return a digest of settings, seed and what they name on this disk.
+
+    That is the content of files that the data settings name, or that lie in a folder that they name, and the weights of
+    an adapter that training starts from.
     """
     trainer = {name: value for name, value in settings["trainer"].items() if name != "default_root_dir"}
     decisive = json.dumps([{**settings, "trainer": trainer}, seed], sort_keys=True)

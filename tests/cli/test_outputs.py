@@ -81,7 +81,9 @@ def test_the_working_folder_is_not_replaced(
     Path("new").mkdir()
     monkeypatch.chdir("new")
     code, line = error_of(capsys, *words.split(), ".")
-    assert code == 1 and "the output . is the working folder or holds it, and cannot be replaced; choose another" in line
+    assert (
+        code == 1 and "the output . is the working folder or holds it, and cannot be replaced; choose another" in line
+    )
     assert not list(Path().iterdir())
 
 

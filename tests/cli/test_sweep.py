@@ -193,7 +193,16 @@ def test_another_adapter_to_start_from_is_another_run(here):
 
 
 def test_other_data_under_the_same_name_are_another_run(here):
-    words = ["--config", "sft.yaml", "--model.policy.model", "world", "--data", "Demonstrations", "--data.path", "mine.jsonl"]
+    words = [
+        "--config",
+        "sft.yaml",
+        "--model.policy.model",
+        "world",
+        "--data",
+        "Demonstrations",
+        "--data.path",
+        "mine.jsonl",
+    ]
     folders = set()
     for seed in (0, 1, 0):
         write_records("mine.jsonl", records(4, seed=seed))

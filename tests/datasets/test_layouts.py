@@ -634,7 +634,9 @@ def test_a_broken_row_loses_no_other(tmp_path, name, text, kept, broken):
     path.write_text(text)
     errors = []
     assert [number for number, _ in read_rows(path, name, errors.append)] == kept
-    assert len(errors) == len(broken) and all(str(error).startswith(said) for error, said in zip(errors, broken, strict=True))
+    assert len(errors) == len(broken) and all(
+        str(error).startswith(said) for error, said in zip(errors, broken, strict=True)
+    )
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ CONFIDENCE, KEPT = "calibrated", "kept"
 
 _AT_ONCE = 4096
 _SEPARATORS = {".csv": ",", ".tsv": "\t"}
+_LINES = (".jsonl", ".ndjson")
 
 
 def run(words: list[str]) -> None:
@@ -67,8 +68,10 @@ def run(words: list[str]) -> None:
         raise UsageError("--drop leaves out what is not kept; give --keep_factual or --min_confidence")
     if options.min_confidence is not None:
         check_range("--min_confidence", options.min_confidence, at_least=0, at_most=1)
-    check_rows(options.file)
     out = Path(options.out) if options.out else beside(options.file, "calibrated", _ending(options.file))
+    if out.suffix.lower() not in (*_SEPARATORS, *_LINES):
+        raise UsageError(f"--out is {options.out}, expected a name that ends in {', '.join([*_SEPARATORS, *_LINES])}")
+    check_rows(options.file)
     check_output(out, [options.file, options.calibration])
     if not options.redo:
         check_unused(out, "give --redo to replace it, or another --out")
@@ -86,7 +89,7 @@ def run(words: list[str]) -> None:
         write = _writer(file, out)
         while batch := list(islice(rows, _AT_ONCE)):
             for row in applied.rows(batch):
-                write(row)
+                write(row, options.drop and not row[KEPT])
     for line in applied.summary():
         note(f"{out}: {line}")
     for line in applied.warnings():
@@ -144,8 +147,6 @@ class _Applied:
                 added[KEPT] = kept if row.listed else kept[0]
                 if self.drop and row.listed:
                     raise LovecError("a row holds several scores, of which --drop cannot leave out some; omit --drop")
-                if self.drop and not kept[0]:
-                    continue
             yield {**row.row, **added}
         self._directed.append(directed)
 
@@ -177,20 +178,25 @@ class _Applied:
 def _ending(path: str) -> str:
     """Return the ending of the output: that of a table of text, else .jsonl."""
     suffix = Path(path.removesuffix(".gz")).suffix.lower()
-    return suffix if suffix in _SEPARATORS else ".jsonl"
+    return suffix if suffix in _SEPARATORS else _LINES[0]
 
 
-def _writer(file: IO[str], out: Path) -> Callable[[Mapping[str, Any]], object]:
-    """Return what writes a row, as a table of text or as JSON Lines, by the name of the output."""
+def _writer(file: IO[str], out: Path) -> Callable[[Mapping[str, Any], bool], object]:
+    """Return what writes a row, as a table of text or as JSON Lines, by the name of the output.
+
+    It is called with every row, and whether that is left out: the first one names the columns of a table either way.
+    """
     separator = _SEPARATORS.get(out.suffix.lower())
     if separator is None:
-        return lambda row: file.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
+        return lambda row, left_out: left_out or file.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
     made: list[csv.DictWriter[str]] = []
 
-    def write(row: Mapping[str, Any]) -> None:
+    def write(row: Mapping[str, Any], left_out: bool) -> None:
         if not made:
             made.append(csv.DictWriter(file, list(row), delimiter=separator, lineterminator="\n"))
             made[0].writeheader()
+        if left_out:
+            return
         if unknown := [name for name in row if name not in made[0].fieldnames]:
             raise LovecError(f"a row has the column {unknown[0]!r}, which the first one lacks; write to a .jsonl --out")
         made[0].writerow({name: _cell(value) for name, value in row.items()})

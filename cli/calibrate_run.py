@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from lovec.core.files import check_adapter_folder, check_output
-from lovec.core.hub import CALIBRATION_FILE, HubName
+from lovec.core.hub import CALIBRATION_FILE, SHIPPED, HubName, trained_recipe
 from lovec.core.notices import counted
 from lovec.core.provenance import Provenance
 from lovec.core.settings import Count, PositiveShare, Probability, checked
@@ -148,11 +148,10 @@ def run(words: list[str]) -> None:
     if len(sources) > 1:
         raise UsageError(f"--{' and --'.join(sources)} say what to fit to; give one of them")
     if HubName.parse(options.source) is not None:
-        raise LovecError(
-            f"{options.source} is on the hub, and a map is written beside the adapter; make a folder of it first, with "
-            f"lovec export {options.source} FOLDER"
-        )
+        raise _not_written(options.source, "is on the hub")
     adapter = Path(adapter_folder(options.source))
+    if adapter == SHIPPED.get(options.source):
+        raise _not_written(options.source, "comes with the package")
     check_adapter_folder(str(adapter))
     for given in filter(None, (settings.data, settings.feedback)):
         check_rows(given)
@@ -169,6 +168,14 @@ def run(words: list[str]) -> None:
         (f"lovec tag page.txt --adapter {source}", "confidences by this map"),
         (f"lovec serve --adapter {source}", "a page to try it, and an endpoint"),
         ("lovec test --config RECIPE", "with the run's recipe: rows for the deployed confidences"),
+    )
+
+
+def _not_written(adapter: str, where: str) -> LovecError:
+    """Return the error for an adapter beside which nothing is written."""
+    return LovecError(
+        f"{adapter} {where}, and a map is written beside the adapter; make a folder of it first, with lovec export "
+        f"{adapter} FOLDER"
     )
 
 
@@ -334,25 +341,24 @@ def _labelled(settings: CalibrateSettings, source: Path) -> tuple[list[Record], 
 
 
 def _own_recipe(source: Path) -> dict[str, Any]:
-    """Return the data section of a run's newest recipe: what a stranger could have written in it is not taken.
+    """Return the data section of the recipe of a run's adapter: what a stranger could have written in it is not taken.
 
     Raises:
         LovecError: there is no recipe, or it names files or classes that only the user may name.
     """
-    recipes = source.glob("logs/version_*/config.yaml")
-    newest = max(recipes, key=lambda path: int(path.parent.name.rpartition("_")[2]), default=None)
-    if newest is None:
+    found = trained_recipe(source)
+    if found is None:
         raise LovecError(
             f"{source} has no recipe of a training run (logs/version_0/config.yaml), so nothing says what to fit to; "
             "give --data FILE with labelled answers, or --config RECIPE"
         )
-    recipe = parse_recipe(newest.read_text(encoding="utf-8"), str(newest))
+    recipe = parse_recipe(found.read_text(encoding="utf-8"), str(found))
     chosen = RecipeFilter()
     taken = chosen.taken({"data": recipe.get("data", {}), "model": {"class_path": "lovec.modules.SFT"}}, str(source))
     if refused := [left.option for left in chosen.left_out if left.needed]:
         raise LovecError(
-            f"{newest} sets {', '.join(refused)}, which is not taken from the folder of a run; give "
-            f"--config {newest} if you trust it, or --data FILE with labelled answers"
+            f"{found} sets {', '.join(refused)}, which is not taken from the folder of a run; give "
+            f"--config {found} if you trust it, or --data FILE with labelled answers"
         )
     return taken
 

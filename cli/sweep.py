@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import re
 import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from glob import escape, glob
 from itertools import count, product
 from pathlib import Path
 from typing import Any
@@ -18,14 +21,14 @@ import yaml
 from lovec.core.files import check_writable, write_text
 from lovec.core.hub import adapter_folder
 from lovec.core.notices import counted
-from lovec.core.provenance import text_digest, weights_of
+from lovec.core.provenance import file_digest, text_digest, weights_of
 from lovec.core.settings import check_count, check_seed
 from lovec.metrics.results import Results, read_results, write_results
 from lovec.metrics.table import MetricInfo
 from lovec.types import LovecError, ResultRow
 
 from .arguments import value_of
-from .console import check_folder_name, is_first_process, locked, quiet, say, say_next
+from .console import check_folder_name, is_first_process, locked, quiet, say, say_next, texts_in
 from .errors import UsageError
 from .parser import OneLineParser
 
@@ -310,12 +313,26 @@ def _settings(words: Sequence[str]) -> dict[str, Any]:
 
 
 def _digest(settings: dict[str, Any], seed: int) -> str:
-    """Return a digest of settings, seed and, where training starts from an adapter on this disk, of its weights."""
+    """Return a digest of settings, seed and what they name on this disk.
+
+    That is the content of files that the data settings name, or that lie in a folder that they name, and the weights of
+    an adapter that training starts from.
+    """
     trainer = {name: value for name, value in settings["trainer"].items() if name != "default_root_dir"}
     decisive = json.dumps([{**settings, "trainer": trainer}, seed], sort_keys=True)
     adapter = settings["model"].get("init_args", {}).get("policy", {}).get("adapter")
     weights = weights_of(adapter and adapter_folder(adapter))
-    return text_digest([decisive, str(weights)])[:12]
+    texts = filter(None, texts_in(settings["data"]))
+    named = (path for text in texts for path in (text, *sorted(glob(f"{escape(text)}/*"))) if os.path.isfile(path))
+    found = ((path, os.stat(path)) for path in named)
+    contents = (_content(path, state.st_size, state.st_mtime_ns) for path, state in found)
+    return text_digest([decisive, str(weights), *contents])[:12]
+
+
+@cache
+def _content(path: str, size: int, changed: int) -> str:
+    """Return the digest of a file, which is read once for all runs while its size and time of change stay."""
+    return file_digest(path)
 
 
 def _execute_in_processes(runs: Sequence[SweepRun], jobs: int) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from lovec.core.plain import inside, nested
-from lovec.datasets.layouts import read_any
 from lovec.text.untag import untag
 from lovec.types import LovecError, Record
 
+from .console import quiet
 from .saved_recipe import parse_recipe
+
+_OF_FILES = ("path", "val_path", "val_fraction", "seed")
 
 
 @dataclass(frozen=True)
@@ -20,26 +23,35 @@ class Trained:
 
     Attributes:
         run: folder of the run.
-        path: the file, as its recipe names it.
-        held_out: share of its records that training has not seen.
-        seed: decides which records they are.
+        path: the file or folder, as its recipe names it.
+        data: class of the data in the recipe.
+        settings: settings of the data as JSON, the seed among them.
     """
 
     run: Path
     path: Path
-    held_out: float
-    seed: int
+    data: str
+    settings: str
 
     def answers(self) -> set[str]:
-        """Return questions with answers that training has seen.
+        """Return questions with answers that training has seen, as the data themselves give them.
 
         Raises:
             LovecError: the file cannot be read.
         """
-        from lovec.datamodules.files import is_held_out
+        from lovec import datamodules
 
-        records = read_any(str(self.path))
-        return {_asked(r) for r in records if not is_held_out(r.id, self.held_out, self.seed)} - {""}
+        module, _, name = self.data.rpartition(".")
+        settings = json.loads(self.settings)
+        own = getattr(datamodules, name, None) if f"{module}.".startswith("lovec.datamodules.") else None
+        if own is None:  # a class of somebody else's: a folder may name any, so none is imported
+            own, settings = datamodules.FilesDataModule, {k: v for k, v in settings.items() if k in _OF_FILES}
+        try:
+            with quiet():
+                records = own(**settings).load("train")
+        except TypeError as error:
+            raise LovecError(f"the recipe has settings that {name} does not take ({error})") from None
+        return {_asked(record) for record in records} - {""}
 
 
 def unseen(records: Sequence[Record], run: Path) -> tuple[list[Record], list[str]]:
@@ -58,7 +70,7 @@ def unseen(records: Sequence[Record], run: Path) -> tuple[list[Record], list[str
     left, notes = list(records), []
     for file in dict.fromkeys(trained_on(run)):
         try:
-            if not file.path.is_file():
+            if not file.path.exists():
                 raise LovecError(f"{file.path} is not there")
             answers = file.answers()
         except LovecError as error:
@@ -85,12 +97,11 @@ def trained_on(run: Path, visited: frozenset[Path] = frozenset()) -> Iterator[Tr
             recipe = parse_recipe(path.read_text(encoding="utf-8"), str(path))
         except (LovecError, OSError, ValueError):
             continue  # no training of lovec's wrote it
-        data, seed = inside(recipe, "data", "init_args"), recipe.get("seed_everything")
-        held_out = 0.0 if data.get("val_path") else data.get("val_fraction", 0.0)
-        for name in ("path", "unlabelled"):
-            if isinstance(data.get(name), str):
-                share = held_out if name == "path" and isinstance(held_out, float) else 0.0
-                yield Trained(run, Path(data[name]), share, seed if isinstance(seed, int) else 0)
+        data = {"seed": recipe.get("seed_everything", 0), **inside(recipe, "data", "init_args")}
+        named = str(nested(recipe, "data", "class_path"))
+        file = data.get("labels" if "labels" in data else "path")  # other files of a test set are questions
+        if isinstance(file, str):
+            yield Trained(run, Path(file), named, json.dumps(data, sort_keys=True, default=str))
         adapter = nested(recipe, "model", "init_args", "policy", "adapter")
         if isinstance(adapter, str) and (earlier := run_of(Path(adapter))).resolve() not in visited:
             yield from trained_on(earlier, visited)
@@ -102,7 +113,7 @@ def run_of(adapter: Path) -> Path:
 
 
 def _asked(record: Record) -> str:
-    """Return the question and the answer of a record as they are compared; "" without an answer."""
-    record, _ = untag(record)
-    answer = " ".join(sentence.text for sentence in record.sentences) or record.answer
-    return " ".join(f"{record.question}\n{answer}".split()).casefold() if answer.strip() else ""
+    """Return question and answer of a record as they are compared, without white space; "" without an answer."""
+    record = untag(record)[0].statements()
+    answer = "".join(sentence.text for sentence in record.sentences) or record.answer
+    return "".join(f"{record.question}\n{answer}".split()).casefold() if answer.strip() else ""

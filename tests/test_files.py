@@ -65,6 +65,14 @@ def test_other_outputs_are_free(here: Path) -> None:
         check_output(output, ["data/in.jsonl", "meta-llama/Meta-Llama-3-8B-Instruct", None])
 
 
+def test_the_folder_that_commands_run_in_is_no_output(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_output("data/inner", [])
+    monkeypatch.chdir("data/inner")
+    for output in (".", "..", "../inner", here / "folder", "/"):
+        with pytest.raises(LovecError, match=r"the output .* is the working folder or holds it.*choose another --out"):
+            check_output(output, ["missing", None, here / "link.jsonl"] if output == "." else [])
+
+
 def test_a_spelling_that_the_file_system_takes_for_the_same_is_refused(here: Path) -> None:
     """As on a file system that ignores case, where two spellings are one file."""
     os.link("data/in.jsonl", "data/IN.jsonl")

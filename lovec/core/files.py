@@ -109,7 +109,7 @@ def atomic_folder(path: str | os.PathLike[str], compared: str | None = None) -> 
     Args:
         path: folder to write; what it held before is gone only once the new one is in place.
         compared: name of a file in it; where the new folder has another one than the old, the old folder is kept under
-            ``free_name(path)``.
+            ``free_name(path)``. Where it has the same, what only the old folder holds is kept in the new one.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -118,12 +118,14 @@ def atomic_folder(path: str | os.PathLike[str], compared: str | None = None) -> 
     fresh.mkdir()
     try:
         yield fresh
+        same = compared is not None and same_content(path / compared, fresh / compared)
+        if same:
+            _copy_missing(path, fresh)
         for file in fresh.rglob("*"):
             if file.is_file():
                 _flush_to_disk(file)
         if path.exists():
-            replaced = compared is None or same_content(path / compared, fresh / compared)
-            os.replace(path, old if replaced else free_name(path))
+            os.replace(path, old if same or compared is None else free_name(path))
         os.replace(fresh, path)
     finally:
         if old.exists() and not path.exists():  # stopped between the two renames
@@ -178,6 +180,8 @@ def check_output(
 ) -> None:
     """Refuse an output that would damage an input: one that is an input, holds one, or lies in one.
 
+    A folder that commands run in is refused, too, because the folder of an output is replaced as a whole.
+
     Symbolic links, hard links, ``..`` and spellings that the file system takes for the same are seen through.
 
     Args:
@@ -186,7 +190,8 @@ def check_output(
         fix: what to do about it, for the error.
 
     Raises:
-        LovecError: the output would damage an input, or is neither a file nor a folder, as a device is.
+        LovecError: the output would damage an input, is neither a file nor a folder, as a device is, or holds the
+            working folder.
     """
     place = Path(os.path.realpath(output))
     if place.exists() and not place.is_file() and not place.is_dir():
@@ -201,6 +206,9 @@ def check_output(
             raise LovecError(f"the output {output} holds the input {name}, which would be lost; {fix}")
         if any(_same(parent, source) for parent in place.parents):
             raise LovecError(f"the output {output} lies in the input {name}, which is only to be read; {fix}")
+    here = Path.cwd()
+    if place.is_dir() and any(_same(place, folder) for folder in (here, *here.parents)):
+        raise LovecError(f"the output {output} is the working folder or holds it, and cannot be replaced; {fix}")
 
 
 def check_unused(output: str | os.PathLike[str], fix: str) -> None:
@@ -239,6 +247,13 @@ def check_writable(folder: Path) -> None:
         raise LovecError(
             f"cannot write into {folder} ({error.strerror}); make room there, or choose another folder"
         ) from None
+
+
+def _copy_missing(source: Path, target: Path) -> None:
+    """Copy the files and folders that lie in one folder, and have no namesake in another one, into that."""
+    for item in source.iterdir():
+        if not (target / item.name).exists():
+            (shutil.copytree if item.is_dir() else shutil.copy2)(item, target / item.name)
 
 
 def _temporary(path: Path, kind: str) -> Path:

@@ -224,6 +224,20 @@ def adapter_folder(path: str) -> str:
     return str(inner.parent) if inner.is_file() and not outer.is_file() else path
 
 
+def trained_recipe(run: str | os.PathLike[str]) -> Path | None:
+    """Return the recipe, with all settings, by which a run has trained its adapter; None where none was logged.
+
+    That is the newest one that was logged before the adapter was written, since a later training may have failed. Where
+    all are newer, as in a copy that was made without the times of its files, it is the newest one.
+    """
+    found = Path(run).glob("logs/version_*/config.yaml")
+    recipes = sorted(found, key=lambda path: int(path.parent.name.rpartition("_")[2]))
+    weights = Path(run) / "adapter" / ADAPTER_FILES[1]
+    written = weights.stat().st_mtime if weights.is_file() else 0.0
+    of_adapter = [path for path in recipes if path.stat().st_mtime <= written]
+    return next(reversed(of_adapter or recipes), None)
+
+
 @cache  # one command asks for it several times, and must get the same revision
 def _fetched_adapter(name: HubName) -> str:
     from huggingface_hub import snapshot_download

@@ -319,7 +319,7 @@ def _items(items: list[Any], name: str, report: Report) -> Iterator[tuple[int, R
 
 
 def _lines(file: io.BufferedReader, name: str, report: Report) -> Iterator[tuple[int, Row]]:
-    lines = bounded_lines(file, name)
+    lines, is_rest_read = bounded_lines(file, name), False
     number = 0
     while line := next(lines, b""):
         number += 1
@@ -328,9 +328,10 @@ def _lines(file: io.BufferedReader, name: str, report: Report) -> Iterator[tuple
         try:
             row = parse_line(line, f"{name}:{number}", first=number == 1)
         except LovecError as error:
-            if line.lstrip(b"\xef\xbb\xbf \t")[:1] == b"{" and line.rstrip()[-1:] in b"{[,:":
+            begins = line.lstrip(b"\xef\xbb\xbf \t")[:1] == b"{" and line.rstrip()[-1:] in b"{[,:"
+            if begins and not is_rest_read:
                 # The beginning of an object that goes on below, perhaps of a document with all rows.
-                data = _whole(file, name, line)
+                data, is_rest_read = _whole(file, name, line), True
                 try:
                     document = _document(data, name)
                 except LovecError:

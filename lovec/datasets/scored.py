@@ -240,7 +240,6 @@ class _Series:
     factuality: array[float] = field(default_factory=lambda: array("d"))
     group: array[int] = field(default_factory=lambda: array("q"))
     groups: dict[str, int] = field(default_factory=dict)
-    grouped: bool = False
     order_only: set[str] = field(default_factory=set)
     unlabelled: int = 0
     by: list[str] | None = None
@@ -271,17 +270,15 @@ class _Series:
             self.judge.append(_or_nan(judge))
         if self.by is not None:
             self.by.append(by)
-        if group is None:
-            self.group.append(len(self.group))
-        else:
-            self.group.append(self.groups.setdefault(group, len(self.groups)))
-            self.grouped = True
+        row = len(self.group)  # a group has the number of its first row, which no other group can have
+        self.group.append(row if group is None else self.groups.setdefault(group, row))
 
     def methods(self, series: str) -> Iterator[ScoredMethod]:
         """Yield every method with all rows; where no row has a confidence, one with the name of the series."""
         unknown = {series: array("d", [math.nan]) * len(self.factuality)}
         factuality = torch.tensor(self.factuality, dtype=torch.float64)
-        group, labelled = torch.tensor(self.group, dtype=torch.int64), ~factuality.isnan()
+        group = torch.unique(torch.tensor(self.group, dtype=torch.int64), return_inverse=True)[1]
+        labelled = ~factuality.isnan()
         judge = None if self.judge is None else torch.tensor(self.judge, dtype=torch.float64)
         for name, numbers in (self.confidences or unknown).items():
             confidence = torch.tensor(numbers, dtype=torch.float64)
@@ -290,7 +287,7 @@ class _Series:
                 confidence[labelled],
                 factuality[labelled],
                 torch.unique(group[labelled], return_inverse=True)[1],
-                self.grouped,
+                bool(self.groups),
                 _order_only(confidence[~confidence.isnan()], name in self.order_only),
                 self.unlabelled,
                 name in self.order_only,

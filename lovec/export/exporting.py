@@ -14,7 +14,7 @@ import torch
 
 from lovec.calibration import Calibration, read_calibrations, weights_digest, write_calibrations
 from lovec.core.files import atomic_folder, check_output, check_unused, read_adapter_config
-from lovec.core.hub import ADAPTER_FILES, CALIBRATION_FILE, HubName
+from lovec.core.hub import ADAPTER_FILES, CALIBRATION_FILE, HubName, trained_recipe
 from lovec.core.imports import without_progress_bars
 from lovec.core.provenance import Provenance
 from lovec.core.templates import load_template
@@ -93,11 +93,8 @@ class ExportSource:
         return shared_gguf(str(self.adapter)) or self.base
 
     def recipe(self) -> Path | None:
-        """Return the newest recipe, with all settings, that the run has logged; None without one."""
-        if self.run is None:
-            return None
-        recipes = self.run.glob("logs/version_*/config.yaml")
-        return max(recipes, key=lambda path: int(path.parent.name.rpartition("_")[2]), default=None)
+        """Return the recipe, with all settings, that the adapter was trained by; None without one."""
+        return None if self.run is None else trained_recipe(self.run)
 
 
 def export_adapter(source: ExportSource, out: Path, metrics: str, redo: bool = False) -> None:

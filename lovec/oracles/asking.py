@@ -448,7 +448,7 @@ class _Run(Generic[T]):
         for attempt in count():
             reply = self._cached_reply(asker.key(prompt, attempt), cache)
             if reply is None:
-                if paid == prompt.attempts or (attempt >= prompt.attempts and not (asker.ask_again or paid)):
+                if (paid if asker.ask_again else attempt) >= prompt.attempts:
                     break
                 reply = await self._paid_reply(prompt, attempt, chat)
                 paid += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 from dataclasses import replace
@@ -17,6 +18,8 @@ from tinyrun import WORDS, Rows, grounded_adapter, module, trainer
 import lovec
 from lovec.calibration import read_calibrations, weights_digest
 from lovec.cli import main
+from lovec.core.hub import SHIPPED
+from lovec.datamodules import FActScore
 from lovec.datasets.jsonl import read_records, write_records
 from lovec.metrics.functional import brier_score
 from lovec.metrics.results import read_results
@@ -377,6 +380,13 @@ def test_the_runs_own_recipe_says_where_its_data_are(here: Path, run: Path, caps
     assert code == 1 and "sets data" in line and not Path("canary").exists()
     (logs / "config.yaml").write_text("{")
     assert error_of(capsys, "calibrate", "run")[0] == 1
+    (logs / "config.yaml").write_text(json.dumps({"data": settings}))
+    (run / "adapter" / "adapter_model.safetensors").touch()
+    failed = run / "logs" / "version_1" / "config.yaml"
+    failed.parent.mkdir()
+    failed.write_text("{")
+    os.utime(failed, (2**32, 2**32))  # later than the adapter, which it has not written
+    assert "--config run/logs/version_0/config.yaml" in error_of(capsys, "calibrate", "run")[1]
 
 
 @pytest.mark.parametrize(
@@ -417,12 +427,26 @@ def test_there_is_no_run(here: Path, capsys: Any) -> None:
     assert code == 1 and "nothing" in line
 
 
+@pytest.mark.parametrize("name", list(SHIPPED))
+def test_an_adapter_of_the_package_stays_as_it_is(run: Path, capsys: Any, name: str) -> None:
+    before = {path: path.read_bytes() for path in SHIPPED[name].iterdir() if path.is_file()}
+    for words in (["--data", "labels.jsonl"], ["--feedback", "labels.jsonl"]):
+        code, line = error_of(capsys, "calibrate", name, *words)
+        assert code == 1 and f"{name} comes with the package" in line and f"lovec export {name} FOLDER" in line
+    assert before == {path: path.read_bytes() for path in SHIPPED[name].iterdir() if path.is_file()}
+
+
+def test_an_adapter_of_the_package_becomes_a_folder_that_can_be_calibrated(here: Path) -> None:
+    assert main(["export", "world", "mine"]) == 0
+    assert all((here / "mine" / path.name).is_file() for path in SHIPPED["world"].iterdir())
+
+
 def trained(folder: Path, **data: Any) -> None:
     """Write the recipe that a training run logs."""
-    adapter = data.pop("adapter", None)
+    adapter, name = data.pop("adapter", None), data.pop("name", "Preferences")
     logs = folder / "logs" / "version_0"
     logs.mkdir(parents=True)
-    settings = {"class_path": "lovec.datamodules.Preferences", "init_args": data}
+    settings = {"class_path": f"lovec.datamodules.{name}", "init_args": data}
     model = {"class_path": "lovec.modules.DPO", "init_args": {"policy": {"adapter": adapter}}}
     (logs / "config.yaml").write_text(json.dumps({"seed_everything": 0, "model": model, "data": settings}))
 
@@ -459,6 +483,47 @@ def test_what_training_has_seen_is_left_out_and_what_it_held_out_is_not(run: Pat
     assert calibrated() == 0  # of the whole file, just those that were held out are taken
     (again,) = read_calibrations(run / "adapter").values()
     assert again.fitted.passages == held_out.fitted.passages
+
+
+def biography(record: Record) -> dict[str, Any]:
+    """Return a record as a row of FActScore's labelled data."""
+    annotations = [
+        {"text": s.text, "human-atomic-facts": [{"text": s.text, "label": "S" if s.factuality else "NS"}]}
+        for s in record.sentences
+    ]
+    cells = {"input": f"Question: {record.question} ({record.id})", "output": record.answer, "topic": record.id}
+    return {**cells, "cat": ["rare", "Asia"], "annotations": annotations}
+
+
+@pytest.mark.parametrize("unit", ["sentence", "clause"])
+def test_annotated_answers_are_known_by_their_split(run: Path, capsys: Any, unit: str) -> None:
+    rows = "".join(json.dumps(biography(record)) + "\n" for record in labelled(150))
+    Path("bios.jsonl").write_text(rows)
+    trained(run, name="FActScore", path="bios.jsonl", unit=unit)
+    assert main(["calibrate", "run", "--data", "bios.jsonl", "--device", "cpu"]) == 0
+    seen = len(FActScore("bios.jsonl", unit).load("train"))
+    assert seen == 120 or (unit == "clause" and 80 < seen < 120)  # the others have a clause without a label
+    assert f"run was trained on {seen} of these 150 answers (bios.jsonl)" in capsys.readouterr().err
+    assert main(["calibrate", "run", "--config", "run/logs/version_0/config.yaml", "--device", "cpu"]) == 0
+    assert "left out" not in capsys.readouterr().err
+    (made,) = read_calibrations(run / "adapter").values()
+    assert made.fitted.passages == 15
+
+
+def test_labelled_answers_of_a_test_set_are_known_by_their_split(run: Path, capsys: Any) -> None:
+    splits = ["train"] * 15 + ["validation"] * 25
+    records = [replace(r, meta={"split": split}) for r, split in zip(labelled(40), splits, strict=True)]
+    write_records("wild.jsonl", records)
+    trained(run, name="WildHallu", labels="wild.jsonl", path=None)
+    assert calibrated() == 0
+    assert "run was trained on 15 of these 40 answers (wild.jsonl)" in capsys.readouterr().err
+
+
+def test_training_files_of_other_classes_are_compared_as_files(run: Path, capsys: Any) -> None:
+    write_records("pairs.jsonl", labelled(40)[:15])
+    trained(run, name="testsets.my_evil.Data", path="pairs.jsonl", val_path="other.jsonl", more=1)
+    assert calibrated() == 0
+    assert "run was trained on 15 of these 40 answers (pairs.jsonl)" in capsys.readouterr().err
 
 
 def changed_file(path: Path, *pair: str) -> None:

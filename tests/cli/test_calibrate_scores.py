@@ -108,6 +108,9 @@ def test_what_is_not_kept_can_be_left_out(here, capsys):
         assert [row["text"] for row in rows] == [r["text"] for r, kept in zip(all_rows, keep, strict=True) if kept]
     assert main(["apply", "labelled.calibration", "new.jsonl", "--out", "new.tsv"]) == 0
     assert Path("new.tsv").read_text().splitlines()[0].split("\t")[-1] == "calibrated"
+    words = ["--min_confidence", "1", "--drop", "--out", "none.csv"]
+    assert main(["apply", "labelled.calibration", "new.jsonl", *words]) == 0
+    assert Path("none.csv").read_text() == ",".join([*made_rows(1)[0], "calibrated", "kept"]) + "\n"
     shifted = [{**row, "entropy": row["entropy"] + 6} for row in made_rows(50, seed=1)]
     write("shifted.jsonl", shifted)
     capsys.readouterr()
@@ -221,7 +224,9 @@ def test_cells_that_are_lists_hold_several_rows(here, capsys):
         ("apply made scale.csv", 1, "p_true is 50, and the calibration was fitted to numbers from 0 to 1"),
         ("apply made empty.csv", 1, "empty.csv holds no row"),
         ("apply made labelled.csv --out labelled.csv", 1, "the output labelled.csv is also the input"),
-        ("apply made labelled.csv --out full/kept.txt", 1, "full/kept.txt exists and is not empty; give --redo"),
+        ("apply made labelled.csv --out full/kept.tsv", 1, "full/kept.tsv exists and is not empty; give --redo"),
+        ("apply made none.csv --out new.parquet", 2, "--out is new.parquet, expected a name that ends in .csv, .tsv"),
+        ("apply made labelled.csv --out new.csv.gz", 2, "--out is new.csv.gz, expected a name that ends in .csv, .tsv"),
         ("apply labelled.csv labelled.csv", 1, "labelled.csv"),
         ("score labelled.csv --calibration none", 1, "there is no calibration none"),
     ],
@@ -234,7 +239,7 @@ def test_mistakes_are_said_in_one_line(here, capsys, words, code, said):
     write("scale.csv", [{**row, "p_true": 50} for row in rows])
     Path("empty.csv").write_text("p_true\n")
     Path("full").mkdir()
-    Path("full/kept.txt").write_text("x")
+    Path("full/kept.tsv").write_text("x")
     made, _ = calibrate_scores({"p_true": [row["p_true"] for row in rows]}, [row["correct"] for row in rows], draws=1)
     Path("made/tables").mkdir(parents=True)
     Path("made/tables/scores.csv").write_text("")

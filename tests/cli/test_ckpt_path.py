@@ -220,12 +220,19 @@ def test_a_broken_file_is_passed_over_with_a_warning(run: Path) -> None:
 def test_the_same_run_again_leaves_one_adapter_and_another_run_two(run: Path, home: Path, caplog: Any) -> None:
     before = weights(run / "adapter")
     shutil.copy(last_of(run), run / "terminated.ckpt")
+    write_records(run / "labelled.jsonl", records(40, seed=3))
+    flags = ["--data", str(run / "labelled.jsonl"), "--keep_factual", "0.5", "--device", "cpu"]
+    assert main(["calibrate", str(run), *flags]) == 0
+    fitted = (run / "adapter" / "calibration.json").read_bytes()
     words = ["fit", "--config", "sft.yaml", "--config", str(home / "tiny.yaml")]
     assert main(in_folder(run, *words)) == 0
+    assert (run / "adapter" / "calibration.json").read_bytes() == fitted
     assert weights(run / "adapter") == before and not (run / "adapter-1").exists()
     assert (run / "terminated-1.ckpt").exists() and not (run / "terminated.ckpt").exists()
     assert main(in_folder(run, *words, "--seed_everything", "1")) == 0
     assert weights(run / "adapter-1") == before != weights(run / "adapter")
+    assert (run / "adapter-1" / "calibration.json").read_bytes() == fitted
+    assert not (run / "adapter" / "calibration.json").exists()
     assert f"is kept in {run / 'adapter-1'}" in said(caplog)
 
 

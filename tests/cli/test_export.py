@@ -127,6 +127,16 @@ def test_the_card_shows_metrics_and_training(run: Path, tmp_path: Path, capsys: 
     assert "no results at nowhere.json" in capsys.readouterr().err
 
 
+def test_the_recipe_is_that_of_the_training_that_wrote_the_adapter(run: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(run, tmp_path / "dpo")
+    written = (copy / "adapter" / "adapter_model.safetensors").stat().st_mtime
+    for version, later in ((2, -60), (10, 60)):  # the last training has failed before its first step
+        os.utime(copy / "logs" / f"version_{version}" / "config.yaml", (written + later,) * 2)
+    assert main(["export", str(copy), str(tmp_path / "out")]) == 0
+    assert yaml.safe_load((tmp_path / "out" / "recipe.yaml").read_text())["seed_everything"] == 7
+    assert "Seed: 7." in (tmp_path / "out" / "README.md").read_text()
+
+
 def test_a_folder_that_is_not_empty_is_kept_without_redo(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

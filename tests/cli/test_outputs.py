@@ -57,7 +57,7 @@ def contents() -> dict[str, bytes]:
         ("export sft sft --redo", "the output sft holds the input sft/adapter"),
         ("export sft link/sft/adapter --redo", "is also the input sft/adapter"),
         ("export sft sft/adapter/new", "lies in the input sft/adapter"),
-        ("export sft . --redo", "holds the input sft/adapter"),
+        ("export sft . --redo", "the output . is the working folder or holds it"),
         ("export sft sft/test --redo", "is also the input sft/test"),
         ("export sft page.txt --redo", "page.txt is a file, expected a folder"),
         ("label --answers labels/labelled.jsonl --out labels --oracle WorldOracle --redo",
@@ -71,6 +71,20 @@ def test_an_input_is_never_written_over(
     code, line = error_of(capsys, *words.split())
     assert code == 1 and message in line
     assert contents() == files
+
+
+@pytest.mark.parametrize("words", ["export ../sft", "score ../x.csv --out", "calibrate ../x.csv --out"])
+def test_the_working_folder_is_not_replaced(
+    files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: str
+) -> None:
+    Path("x.csv").write_text("confidence,correct\n0.9,1\n0.2,0\n")
+    Path("new").mkdir()
+    monkeypatch.chdir("new")
+    code, line = error_of(capsys, *words.split(), ".")
+    assert (
+        code == 1 and "the output . is the working folder or holds it, and cannot be replaced; choose another" in line
+    )
+    assert not list(Path().iterdir())
 
 
 def test_training_does_not_replace_the_adapter_that_it_starts_from(

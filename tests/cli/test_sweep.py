@@ -192,6 +192,29 @@ def test_another_adapter_to_start_from_is_another_run(here):
     assert len(folders) == 3
 
 
+def test_other_data_under_the_same_name_are_another_run(here):
+    words = [
+        "--config",
+        "sft.yaml",
+        "--model.policy.model",
+        "world",
+        "--data",
+        "Demonstrations",
+        "--data.path",
+        "mine.jsonl",
+    ]
+    folders = set()
+    for seed in (0, 1, 0):
+        write_records("mine.jsonl", records(4, seed=seed))
+        folders.add(plan(words, [], here)[0].folder)
+    assert len(folders) == 2
+    Path("halueval").mkdir()
+    words = [*words[:4], "--data", "HaluEval", "--data.path", "halueval"]
+    folders = {plan(words, [], here)[0].folder}
+    Path("halueval/human-Science.json").write_text("[]")
+    assert plan(words, [], here)[0].folder not in folders
+
+
 # ---------------------------------------------------------------- the table
 
 

@@ -619,6 +619,12 @@ def test_lines_stream(tmp_path):
     ("name", "text", "kept", "broken"),
     [
         ("x.jsonl", '{\n{"a": 1}\n3\n{"a": 2}\n', [2, 4], ["x.jsonl:1: not valid", "x.jsonl:3: holds 3"]),
+        (
+            "x.jsonl",
+            '{"a": 1}\n{"a": 2,\n{"a": 3}\n{"a": 4,\n{"a": 5}\n{"a": 6}\n',
+            [1, 3, 5, 6],
+            ["x.jsonl:2: not valid", "x.jsonl:4: not valid"],
+        ),
         ("x.json", '[{"a": 1}, 3, {"a": 2}]', [1, 3], ["x.json:2: holds 3"]),
         ("x.csv", "a,b\n1,2\n3\n4,5\n", [2, 4], ["x.csv:3: has 1 cells"]),
     ],
@@ -628,7 +634,9 @@ def test_a_broken_row_loses_no_other(tmp_path, name, text, kept, broken):
     path.write_text(text)
     errors = []
     assert [number for number, _ in read_rows(path, name, errors.append)] == kept
-    assert all(str(error).startswith(said) for error, said in zip(errors, broken, strict=True))
+    assert len(errors) == len(broken) and all(
+        str(error).startswith(said) for error, said in zip(errors, broken, strict=True)
+    )
 
 
 @pytest.mark.parametrize(

@@ -371,6 +371,15 @@ def test_numbers_that_are_not_read_are_named(tmp_path):
 # ---------------------------------------------------------------- groups are names
 
 
+def test_a_row_without_a_group_belongs_to_no_other(tmp_path):
+    rows = [{"confidence": 0.5, "correct": 1, "topic": topic or None} for topic in ("", "a", "a", "", "b")]
+    path = saved(tmp_path, *rows)
+    assert read(path, columns=Columns(group="topic"))["confidence"][2] == [0, 1, 1, 2, 3]
+    path = saved(tmp_path, *({**row, "judge": 1} for row in rows))
+    (method,) = read_scored(path, Columns(group="topic", judge="judge")).methods
+    assert method.judged.group.tolist() == [0, 1, 1, 2, 3]
+
+
 @pytest.mark.parametrize("groups", [["1.1", "1.10", "0x10", "16", "1e1", "10", "007", "7", "1_0", "True", "true"]])
 def test_groups_are_never_numbers(tmp_path, groups):
     rows = [{"section": group, "confidence": 0.5, "label": 1} for group in groups]

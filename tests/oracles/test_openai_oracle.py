@@ -335,6 +335,16 @@ def test_replies_that_cannot_be_used_are_bought_again_only_on_request(server: Fa
     assert last.rate(many(5)) == truth(many(5)) and last.calls == 0  # the fourth reply is found
 
 
+def test_an_unusable_reply_in_the_cache_counts_among_the_three(server: FaultServer) -> None:
+    record = about("odd", [3])
+    server.faults = {"odd": ["prose", "422"]}
+    assert judge(server).rate([record]) == [[None]] and len(server.calls) == 2  # the first reply is kept
+    server.always = "prose"
+    oracle = judge(server)
+    assert oracle.rate([record]) == [[None]] and (oracle.cached, oracle.calls) == (1, 2)
+    assert "3 replies could not be used" in oracle.failures["odd"] and len(server.calls) == 4
+
+
 @pytest.mark.parametrize(
     ("sent", "attempts"),
     [

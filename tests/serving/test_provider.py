@@ -539,7 +539,11 @@ def test_numbers_of_texts_are_written_on_their_own_scale(provider: ChatServer) -
 def test_a_thought_that_drafts_the_text_is_no_part_of_its_content(provider: ChatServer) -> None:
     doubted, *facts = sorted((f"{fact}." for fact in FACTS), key=planted)[-4:]
     thought = f"<think>\nDraft: {doubted} {facts[0]}\n</think>\n\n"
-    body = {"text": f"{thought}{' '.join([doubted, *facts])}", "question": QUESTION, "min_confidence": (planted(doubted) + 1.5) / 12}
+    body = {
+        "text": f"{thought}{' '.join([doubted, *facts])}",
+        "question": QUESTION,
+        "min_confidence": (planted(doubted) + 1.5) / 12,
+    }
     with running(model(provider, method="p_true")) as server:
         status, data = post(server, json.dumps(body).encode(), "/v1/tag")
     assert planted(doubted) < planted(facts[0])

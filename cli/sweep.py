@@ -322,7 +322,7 @@ def _digest(settings: dict[str, Any], seed: int) -> str:
     decisive = json.dumps([{**settings, "trainer": trainer}, seed], sort_keys=True)
     adapter = settings["model"].get("init_args", {}).get("policy", {}).get("adapter")
     weights = weights_of(adapter and adapter_folder(adapter))
-    texts = filter(None, texts_in(settings["data"]))
+    texts = filter(None, texts_in(settings.get("data", {})))
     named = (path for text in texts for path in (text, *sorted(glob(f"{escape(text)}/*"))) if os.path.isfile(path))
     found = ((path, os.stat(path)) for path in named)
     contents = (_content(path, state.st_size, state.st_mtime_ns) for path, state in found)

@@ -25,7 +25,7 @@ from safetensors.torch import load_file, save_file
 
 from lovec.cli import main as lovec
 from lovec.core.files import write_text
-from lovec.core.hub import SHIPPED
+from lovec.core.hub import SHIPPED, trained_recipe
 from lovec.datasets.jsonl import write_records
 from lovec.types import LovecError
 
@@ -57,18 +57,13 @@ def main(name: str, run: Path) -> None:
     write_text(target / OPTIONS, json.dumps(options, indent=1) + "\n")
     shutil.copy(source / "lovec.json", target)
     with TemporaryDirectory() as folder:
-        recipe = with_articles(Path(folder)) if name == "atlas-grounded" else recipe_of(run)
+        recipe = with_articles(Path(folder)) if name == "atlas-grounded" else trained_recipe(run)
         words = ["calibrate", str(target), "--config", str(recipe), "--max_new_tokens", "224"]
         code = lovec([*words, "--keep_factual", "[0.8, 0.9]"])
     if code:
         raise LovecError(f"the adapter was not calibrated (exit code {code})")
     for leftover in target.glob(".*"):
         leftover.unlink()
-
-
-def recipe_of(run: Path) -> Path:
-    """Return the recipe of the latest training in the folder of a run."""
-    return max(run.glob("logs/version_*/config.yaml"), key=lambda path: int(path.parent.name.rpartition("_")[2]))
 
 
 def with_articles(folder: Path) -> Path:

@@ -32,6 +32,7 @@ from real_page import write_pages
 from real_results import collect, entry_of, merged, read_results_file
 from real_scores import Place, Scored, read_scored, scored_test, write_scored
 
+from lovec.core.hub import trained_recipe
 from lovec.metrics.results import read_results
 from lovec.types import ITERATIVE, LovecError
 
@@ -172,7 +173,7 @@ class Benchmark:
             write_json(folder / NOTE, note)
         if training.tags and "calibrate" not in note:
             # The recipe is our own: files of data named in it may be read.
-            words = ["calibrate", str(folder), "--config", str(_last_recipe(folder))]
+            words = ["calibrate", str(folder), "--config", str(trained_recipe(folder))]
             words += _flags(self.settings.get("calibrate", {}))
             try:
                 note["calibrate"] = run_lovec(words, folder / "calibrate.log", self._name(seed, run, "is calibrated"))
@@ -278,11 +279,6 @@ def _flags(options: Mapping[str, Any]) -> list[str]:
     """Return options as words of a command line."""
     texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in options.items()}
     return [word for name, text in texts.items() for word in (f"--{name}", text)]
-
-
-def _last_recipe(folder: Path) -> Path:
-    """Return the recipe that a run was last trained with, as it has kept it."""
-    return max(folder.glob("logs/version_*/config.yaml"), key=lambda path: int(path.parent.name.rpartition("_")[2]))
 
 
 def _note(folder: Path) -> dict[str, Any]:

@@ -113,6 +113,7 @@ def test_a_rule_at_the_beginning_begins_front_matter_only_where_keys_follow() ->
         ["mark", "---"], ["heading", "### Ada"], ["statement", "She wrote."], ["mark", "---"],
         ["statement", "She ran."],
     ]  # fmt: skip
+    assert [kind for kind, _ in of_kind("---\n\nBorn: 1815.\n\n---\n")] == ["mark", "statement", "mark"]
     for keys in ("a: 1", "# of it\ntitle: Ada", '"a": 1', "tags:\n- x"):
         assert of_kind(f"---\n{keys}\n---\nShe ran.") == [["data", f"---\n{keys}\n---"], ["statement", "She ran."]]
 
@@ -182,6 +183,7 @@ def test_parts_are_pieces_of_the_text_and_nothing_is_lost(text: str) -> None:
     assert all(part.is_statement or part.kind in ("question", "label") or part.text for part in parts(readable(text)))
 
 
+@pytest.mark.parametrize("beginning", ["", "---\n"])
 @pytest.mark.parametrize(
     "unit",
     [
@@ -218,11 +220,11 @@ def test_parts_are_pieces_of_the_text_and_nothing_is_lost(text: str) -> None:
         *("a: ", "<div>\n", "|\n", "A\n===\n"),
     ],
 )
-def test_long_text_takes_linear_time(unit: str) -> None:
+def test_long_text_takes_linear_time(unit: str, beginning: str) -> None:
     def cost(size: int) -> float:
         with gc_paused():  # which looks at all objects of the tests before this one
             begin = time.process_time()
-            parts(readable(unit * (size // len(unit))))
+            parts(readable(beginning + unit * (size // len(unit))))
             return time.process_time() - begin
 
     # Eight times the text: about 8 if linear, 64 if quadratic; below the floor the clock is all noise.

@@ -249,6 +249,12 @@ def check_writable(folder: Path) -> None:
         ) from None
 
 
+def version_of(file: Path) -> int:
+    """Return the number of the version of a log that a file belongs to; -1 if its folder has none."""
+    number = file.parent.name.rpartition("_")[2]
+    return int(number) if number.isdigit() else -1
+
+
 def _copy_missing(source: Path, target: Path) -> None:
     """Copy the files and folders that lie in one folder, and have no namesake in another one, into that."""
     for item in source.iterdir():

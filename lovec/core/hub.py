@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from lovec.core.errors import LovecError
-from lovec.core.files import ADAPTER_CONFIG
+from lovec.core.files import ADAPTER_CONFIG, version_of
 
 ADAPTER_FILES = (ADAPTER_CONFIG, "adapter_model.safetensors")
 """Files of an adapter, without which it cannot be loaded."""
@@ -230,8 +230,7 @@ def trained_recipe(run: str | os.PathLike[str]) -> Path | None:
     That is the newest one that was logged before the adapter was written, since a later training may have failed. Where
     all are newer, as in a copy that was made without the times of its files, it is the newest one.
     """
-    found = Path(run).glob("logs/version_*/config.yaml")
-    recipes = sorted(found, key=lambda path: int(path.parent.name.rpartition("_")[2]))
+    recipes = sorted(Path(run).glob("*/version_*/config.yaml"), key=version_of)
     weights = Path(run) / "adapter" / ADAPTER_FILES[1]
     written = weights.stat().st_mtime if weights.is_file() else 0.0
     of_adapter = [path for path in recipes if path.stat().st_mtime <= written]

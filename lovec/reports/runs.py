@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 import yaml
 
 from lovec.core.files import check_run_folder
+from lovec.core.hub import trained_recipe
 from lovec.datasets.jsonl import read_records
 from lovec.metrics.results import Results, read_results
 from lovec.metrics.table import METRICS, MetricInfo
@@ -54,7 +55,7 @@ class RunResults:
         logs: folders of runs that logged their training.
         sweeps: content of every sweep.json, by the folder of the sweep.
         about: what wrote the results, see ``lovec.metrics.results.written_by``: every different value of each entry.
-        recipes: the newest that the runs were trained or tested with, by the folder of the run, where they were saved.
+        recipes: those that the runs were trained or tested with, by the folder of the run, where they were saved.
         files: files with tagged records of a (method, mode, readout), per seed in ascending order; several files per
             seed where its data were tested one by one. A key is present only if all of its files exist.
     """
@@ -185,10 +186,9 @@ def _about(results: Iterable[Results]) -> dict[str, tuple[str, ...]]:
 
 
 def _recipes(folders: Iterable[Path]) -> Iterator[tuple[Path, Mapping[str, Any]]]:
-    """Yield the newest recipe that each run has saved beside its logs, where it can be read."""
+    """Yield the recipe of each run that has saved one, see ``trained_recipe``, where it can be read."""
     for folder in folders:
-        path = max(folder.glob("*/version_*/config.yaml"), key=version_of, default=None)
-        if path is None:
+        if (path := trained_recipe(folder)) is None:
             continue
         try:
             recipe = yaml.safe_load(path.read_text(encoding="utf-8", errors="replace"))
@@ -225,12 +225,6 @@ def _run_folder(test_folder: Path) -> Path:
 def _data_of(test_folder: Path) -> str:
     """Return the name of a data set as that of its folder with test results; "" where it has no folder of its own."""
     return test_folder.name if test_folder.parent.name == "test" else ""
-
-
-def version_of(file: Path) -> int:
-    """Return the number of the version of a log that a file belongs to; -1 if its folder has none."""
-    number = file.parent.name.rpartition("_")[2]
-    return int(number) if number.isdigit() else -1
 
 
 def _has_logs(folder: Path) -> bool:

@@ -16,8 +16,8 @@ from typing import Any
 
 from rich.console import Console
 
+from lovec.core.files import version_of
 from lovec.metrics.table import METRICS, metric_info
-from lovec.reports.runs import version_of
 from lovec.reports.table import Line, Table, legend, metric_cell, metric_column, print_table
 from lovec.types import LovecError
 

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 _TITLE_WITHIN = 4000  # characters of a text that are searched for its title
 _LONGEST_TITLE = 80  # characters
 _FIRST_LINE = re.compile(r"\s*([^\W_a-z][^\n]{0,78}\S)[ \t\r]*\n[ \t\r]*\n(?=\s*\S)")
-_COLONS = tuple(":;,：；，、")  # a title does not end in these either
-_FRONT_MATTER = re.compile(r"\ufeff?-{3,}[ \t]*\r?\n(?:#[^\n]*\n|\s*\n)*[\"']?\w[^\n:]*:(?:\s|\Z)")
+_COLONS = tuple(":;,：；，、")  # a title ends neither in one of these nor in a stop
+_FRONT_MATTER = re.compile(r"\ufeff?-{3,}[ \t]*\r?\n(?:#[^\n]*\n)*[\"']?\w[^\n:]*:(?:\s|\Z)")
 _BLANK_LINE = re.compile(r"\n\s*\n")
 _NEWLINE = re.compile(r"\r\n?|\n")
 

@@ -355,7 +355,7 @@ def test_a_tag_alone_is_no_text_of_the_answer(encoder: Encoder) -> None:
     assert content == "One. Two."
     assert [(entry["text"], entry["score"]) for entry in entries] == [("One.", 9), ("", None), ("Two.", 7)]
     assert entries[1]["problem"] == "no text before the tag"
-    sent_back = [SentBack.model_construct(**{"kept": entry["kept"], **entry}) for entry in entries]
+    sent_back = [SentBack.model_construct(**entry) for entry in entries]
     pieces = pieces_of(Turn("assistant", content, sent_back), encoder.tags, Inline("", encoder.tags))
     assert [(piece.text.strip(), piece.score) for piece in pieces if piece.text.strip()] == [("One.", 9), ("Two.", 7)]
 

@@ -30,7 +30,6 @@ from common import ROOT, publish, read_json, replace_between, versions_text
 from sides import OBJECTIVES, WHOLE, Case, Lovec
 from torch.nn.utils.rnn import pad_sequence
 
-from lovec.encoding.choices import NO_CHOICES, ChoiceTree
 from lovec.engines import TransformersEngine
 from lovec.engines.kv import CachedRows
 from lovec.models import resolve_model
@@ -141,10 +140,9 @@ def _batches(tag: Callable[[], None]) -> list[torch.Tensor]:
     found = []
     extend = CachedRows.extend
 
-    def noting(rows: CachedRows, new: Sequence[Sequence[int]], tree: ChoiceTree = NO_CHOICES) -> Any:
-        kept = tree.ids[: tree.shared]  # what all scores begin with stands in the text as well
-        found.append(pad_sequence([torch.tensor([*row, *kept], dtype=torch.long) for row in new], batch_first=True))
-        return extend(rows, new, tree)
+    def noting(rows: CachedRows, new: Sequence[Sequence[int]], *tree: Any) -> Any:
+        found.append(pad_sequence([torch.tensor(row, dtype=torch.long) for row in new], batch_first=True))
+        return extend(rows, new, *tree)
 
     with mock.patch.object(CachedRows, "extend", noting):
         tag()

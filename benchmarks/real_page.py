@@ -51,14 +51,14 @@ ABOUT = (
     "Atlas asks about real cities; what the model answers is compared with the tables of GeoNames. No answer that "
     "training saw is about a test city. **Order** among equal claims is the share of pairs of sentences of the same "
     "kind whose answers name the same country, one true and one false, in which the true one has the higher "
-    "confidence: words alone cannot tell these sentences apart, so a method without knowledge gets 50. *Words* is a "
-    "ridge regression on the words of the sentence, its place and the thing that the answer names, without any model: "
-    "what another method adds to it is what the model knows."
+    "confidence: both claim the same, so that their words tell little, and 50 is chance. *Words* is a ridge regression "
+    "on the words of the sentence, its place and the thing that the answer names, without any model: what another "
+    "method adds to it is what the model knows."
 )
 _SHORT_ATLAS = (
     "SmolLM2-135M-Instruct on Atlas, questions about real cities, trained on {answers} answers. *Words* uses no model, "
     "only the words of the sentence; *order* compares sentences that claim the same of different cities, where words "
-    "tell nothing:"
+    "tell little:"
 )
 SHORT = {
     "atlas-larger": _SHORT_ATLAS.format(answers="1,005"),

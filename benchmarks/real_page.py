@@ -228,7 +228,7 @@ def _caption(results: Mapping[str, Any], data: str) -> str:
         why = (
             "compare them with others on the same folds"
             if is_folded(data)
-            else "their intervals leave out variation between seeds"
+            else "their intervals show less variation between seeds"
         )
         runs += f" ({fewer}; {why})"
     return f"Percent; {runs}, {sentences} test sentences. {texts[0]}, commit {texts[1]}, {versions}; {texts[2]}."

@@ -72,23 +72,20 @@ class Samples:
         Raises:
             LovecError: ``meta["samples"]`` is not a list of texts.
         """
-        brought = {record.id: texts for record in records if (texts := brought_samples(record))}
-        missing = {r.id: r for r in records if r.id not in brought and (r.id, r.question, n) not in self._cache}
-        if missing:
-            self._draw(list(missing.values()), n, engine, encoder)
-        for record_id, texts in brought.items():
-            if len(texts) < n:
-                self._fewer.add(f"{record_id} ({len(texts)} of {n})")
-        self._fewer.flush()
-        self._no_room.flush()
+        brought = [brought_samples(record) for record in records]
+        waiting = [r for r, texts in zip(records, brought, strict=True) if not texts]
+        while waiting := [r for r in waiting if (r.id, r.question, n) not in self._cache]:
+            self._draw(list({r.id: r for r in waiting}.values()), n, engine, encoder)  # streams are drawn by id
         answers = []
-        for record in records:
-            if record.id in brought:
-                texts = brought[record.id][:n]
-            else:
+        for record, texts in zip(records, brought, strict=True):
+            if not texts:
                 texts, seconds, cpu_seconds = self._cache[record.id, record.question, n]
                 watch.add(_PHASE, seconds, cpu_seconds)
-            answers.append([strip(text, encoder.tags) for text in texts])
+            elif len(texts) < n:
+                self._fewer.add(f"{record.id} ({len(texts)} of {n})")
+            answers.append([strip(text, encoder.tags) for text in texts[:n]])
+        self._fewer.flush()
+        self._no_room.flush()
         return answers
 
     def forget(self) -> None:

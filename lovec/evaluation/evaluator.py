@@ -20,6 +20,7 @@ from lovec.metrics.records import (
     READOUTS,
     answer_statistics,
     claim_numbers,
+    count_missing,
     passage_pairs,
     sentence_claims,
     sentence_pairs,
@@ -77,6 +78,8 @@ class EvaluationConfig:
         abstentions: import path of a function that tells whether an answer declines, or of a class without arguments
             that makes one; null takes `lovec.text.abstentions.is_abstention`.
         metrics: torchmetrics of your own, each with update(confidence, factuality); they become columns of every table.
+        count_missing: whether a sentence without a valid confidence is measured as one that states 0, instead of being
+            left out; "mean" readouts, which need a distribution, leave it out all the same.
 
     Raises:
         LovecError: a mode is unknown, a number is out of range, or a metric cannot be used (see
@@ -99,6 +102,7 @@ class EvaluationConfig:
     embedder: Embedder | None = None
     abstentions: str | None = None
     metrics: list[Metric] | None = None
+    count_missing: bool = False
 
     def __post_init__(self) -> None:
         if unknown := set(self.modes) - set(MODES):
@@ -135,6 +139,7 @@ class Evaluator(nn.Module):
         super().__init__()
         self.oracle = oracle
         self.embedder = config.embedder
+        self._count_missing = config.count_missing
         self._declines: Callable[[str], bool] = is_abstention
         if config.abstentions is not None:
             self._declines = import_function(config.abstentions, "a function that tells whether an answer declines")
@@ -190,10 +195,12 @@ class Evaluator(nn.Module):
         """Add tagged and labelled records to the metrics of ``mode``."""
         for domain in self.domains:
             in_domain = [record for record in records if record.domain == domain]
+            measured = count_missing(in_domain) if self._count_missing else in_domain
             answers = answer_statistics(in_domain, self._declines, self.embedder, written=mode != ITERATIVE)
             for (level, pairs), readout in product(LEVELS.items(), READOUTS):
-                confidence, factuality, malformed = pairs(in_domain, readout)
-                claims = sentence_claims(in_domain, readout) if level == "sentence" else []
+                valid, _, malformed = pairs(in_domain, readout)
+                confidence, factuality, _ = pairs(measured, readout)
+                claims = sentence_claims(measured, readout) if level == "sentence" else []
                 suite: Any = self.suites[self._keys.index((domain, mode, level, readout))]
                 suite.update(
                     torch.tensor(confidence, dtype=torch.float64),
@@ -201,6 +208,7 @@ class Evaluator(nn.Module):
                     malformed,
                     answers,
                     claim_numbers(claims) if any(claims) else None,
+                    len(confidence) - len(valid),
                 )
 
     def rows(

@@ -35,7 +35,7 @@ from lovec.evaluation.next_tokens import next_tokens
 from lovec.evaluation.processes import barrier, gather, in_data_order, own_share
 from lovec.evaluation.run_folders import RESULTS, TestFolder
 from lovec.metrics.records import READOUTS, sentence_pairs
-from lovec.metrics.results import write_results, written_by
+from lovec.metrics.results import COUNTED_MISSING, write_results, written_by
 from lovec.policy import Policy
 from lovec.taggers import IterativeTagger
 from lovec.taggers.scoring_check import scoring_difference
@@ -263,7 +263,8 @@ class Measurement:
         """
         self.write_json("times.json", self.times)
         infos = self.evaluator.metric_infos.values()
-        self._write(RESULTS, lambda path: write_results(path, self.results, infos, written_by()))
+        about = written_by() | (COUNTED_MISSING if self.config.count_missing else {})
+        self._write(RESULTS, lambda path: write_results(path, self.results, infos, about))
         for failure in filter(None, gather(self.trainer, self._failure)):
             raise LovecError(
                 f"{failure}; make room there, or choose another --trainer.default_root_dir, and test again"

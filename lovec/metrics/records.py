@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import TypeAlias, get_args
 
@@ -67,6 +67,15 @@ def sentence_pairs(records: Iterable[Record], readout: str) -> tuple[list[float]
     pairs = [(confidence_of(s, readout), s.factuality) for s in sentences if s.factuality is not None]
     valid = [(confidence, factuality) for confidence, factuality in pairs if confidence is not None]
     return [c for c, _ in valid], [f for _, f in valid], len(pairs) - len(valid)
+
+
+def count_missing(records: Iterable[Record]) -> list[Record]:
+    """Return the records with a stated confidence of 0 for every sentence that states none."""
+
+    def counted(sentence: Sentence) -> Sentence:
+        return replace(sentence, confidence=0.0) if sentence.stated is None else sentence
+
+    return [replace(record, sentences=tuple(map(counted, record.sentences))) for record in records]
 
 
 def sentence_claims(records: Iterable[Record], readout: str) -> list[str | None]:

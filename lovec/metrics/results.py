@@ -19,6 +19,9 @@ from lovec.core.files import write_text
 from lovec.metrics.table import METRICS, MetricInfo, finite
 from lovec.types import LovecError, ResultRow
 
+COUNTED_MISSING = {"missing": "confidence 0"}
+"""What ``Results.about`` says where sentences without a confidence are measured as ones that state 0."""
+
 _REQUIRED = ("method", "kind", "domain", "mode", "level", "readout", "seed", "n", "metrics")
 
 
@@ -29,7 +32,8 @@ class Results:
     Attributes:
         rows: in the order of the file.
         metrics: how to show every metric, by name: the built-in ones and those that the file adds.
-        about: what wrote the file, see ``written_by``; empty where it does not say.
+        about: what wrote the file, see ``written_by``, and ``COUNTED_MISSING`` where that holds; empty in files of old
+            versions.
     """
 
     rows: tuple[ResultRow, ...]

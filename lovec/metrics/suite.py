@@ -180,9 +180,9 @@ class MalformedShare(RatioMetric):
 
     higher_is_better = False
 
-    def update(self, confidence: Tensor, malformed: int) -> None:
-        """Add the valid confidences, [N], and the number of items that have none."""
-        self.add(malformed, malformed + confidence.numel())
+    def update(self, confidence: Tensor, malformed: int, counted: int = 0) -> None:
+        """Add the confidences, [N], and the number of items that have no valid one, of which some count as 0 in [N]."""
+        self.add(malformed, malformed - counted + confidence.numel())
 
 
 class ECEM(ExactMetric):
@@ -630,6 +630,7 @@ class CalibrationSuite(MetricCollection):
         malformed: int = 0,
         answers: AnswerStatistics = NO_ANSWERS,
         claim: Tensor | None = None,
+        counted: int = 0,
     ) -> None:
         """Add pairs of sentences, or of passages, and the answers they are from; nothing is added if they are refused.
 
@@ -639,6 +640,7 @@ class CalibrationSuite(MetricCollection):
             malformed: number of items with a factuality but without a valid confidence.
             answers: see ``lovec.metrics.records.answer_statistics``.
             claim: [N], int64: see ``lovec.metrics.records.claim_numbers``; None where no claim is known.
+            counted: how many of the malformed items are among the N, with a confidence of 0.
 
         Raises:
             LovecError: see ``lovec.metrics.functional.checked_pair``.
@@ -646,4 +648,4 @@ class CalibrationSuite(MetricCollection):
         device = self["n"].device
         pair = (values.to(device) for values in checked_pair(confidence, factuality))
         named = dict(zip(("confidence", "factuality"), pair, strict=True))
-        super().update(**named, malformed=malformed, answers=answers, claim=claim)
+        super().update(**named, malformed=malformed, answers=answers, claim=claim, counted=counted)

@@ -166,6 +166,7 @@ def provenance(run: RunResults) -> list[tuple[str, str]]:
         "model": ", ".join(dict.fromkeys(_models(run))),
         "data": ", ".join(dict.fromkeys(_data(run))),
         "n": "; ".join(sizes),
+        "without a confidence": ", ".join(run.about.get("missing", ())),
     }
     return [(name, value) for name, value in found.items() if value]
 

@@ -20,7 +20,8 @@ import yaml
 from lovec.core.files import check_run_folder
 from lovec.core.hub import trained_recipe
 from lovec.datasets.jsonl import read_records
-from lovec.metrics.results import Results, read_results
+from lovec.metrics.records import count_missing
+from lovec.metrics.results import COUNTED_MISSING, Results, read_results
 from lovec.metrics.table import METRICS, MetricInfo
 from lovec.types import Kind, LovecError, Record, ResultRow
 
@@ -54,10 +55,11 @@ class RunResults:
         tokens: entries of all tokens.json: method, as in the rows, case, sentence, tokens, ordinality.
         logs: folders of runs that logged their training.
         sweeps: content of every sweep.json, by the folder of the sweep.
-        about: what wrote the results, see ``lovec.metrics.results.written_by``: every different value of each entry.
+        about: what wrote the results, see ``lovec.metrics.results.Results``: every different value of each entry.
         recipes: those that the runs were trained or tested with, by the folder of the run, where they were saved.
         files: files with tagged records of a (method, mode, readout), per seed in ascending order; several files per
             seed where its data were tested one by one. A key is present only if all of its files exist.
+        counted: folders of tests that measured sentences without a confidence as ones that state 0.
     """
 
     name: str
@@ -72,6 +74,7 @@ class RunResults:
     about: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     recipes: Mapping[Path, Mapping[str, Any]] = field(default_factory=dict)
     files: Mapping[_Key, tuple[tuple[Path, ...], ...]] = field(default_factory=dict)
+    counted: frozenset[Path] = frozenset()
     _cache: dict[Path, list[Record]] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -80,14 +83,17 @@ class RunResults:
         return max(self.seed_counts.values(), default=0)
 
     def records_by_seed(self, method: str, mode: str, readout: str = "stated") -> list[list[Record]]:
-        """Return the tagged records of a method, one list per seed; no list if those of any seed are missing.
+        """Return the tagged records of a method, as they were measured, one list per seed.
+
+        There is no list if those of any seed are missing.
 
         Raises:
             LovecError: a file cannot be read.
         """
         by_seed = self.files.get((method, mode, readout), ())
         for path in (path for paths in by_seed for path in paths if path not in self._cache):
-            self._cache[path] = list(read_records(path))
+            records = list(read_records(path))
+            self._cache[path] = count_missing(records) if path.parent in self.counted else records
         return [[record for path in paths for record in self._cache[path]] for paths in by_seed]
 
     def tagged_records(self, method: str, mode: str, readout: str = "stated") -> list[Record]:
@@ -166,6 +172,7 @@ def read_run(*paths: str | os.PathLike[str]) -> RunResults:
         about=_about(tests.values()),
         recipes=dict(_recipes(dict.fromkeys((*logs, *map(_run_folder, tests))))),
         files=_record_files(rows),
+        counted=frozenset(path for path, results in tests.items() if COUNTED_MISSING.items() <= results.about.items()),
     )
 
 

@@ -417,6 +417,9 @@ def test_records_with_one_id_have_the_samples_of_their_own_questions(llama: Mode
     for row, texts in zip(rows, (first, second), strict=True):
         assert samples.answers([row], 2, engine, llama.encoder, watch) == [texts]
     assert engine.prompts == 2
+    brings = replace(rows[0], meta={"samples": ["Brought."]})
+    together = Samples(max_new_tokens=12, seed=1).answers([brings, *rows], 2, llama.engine, llama.encoder, watch)
+    assert together == [["Brought."], first, second]
 
 
 class Says(TransformersEngine):

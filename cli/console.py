@@ -14,6 +14,8 @@ from typing import Any
 from lovec.core.files import remove_leftovers
 from lovec.core.imports import gc_paused, without_progress_bars
 from lovec.core.progress import note
+from lovec.core.settings import class_at, declared
+from lovec.models.names import is_built_offline
 from lovec.types import LovecError
 
 from .errors import UsageError, one_line
@@ -105,13 +107,30 @@ def is_first_process() -> bool:
     return all(os.environ.get(rank, "0") == "0" for rank in ("RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID"))
 
 
-def texts_in(settings: Any) -> Iterator[str]:
-    """Yield every text in settings as JSON; those that name a file or a folder are inputs of the command."""
+def texts_in(settings: Any, of: type | None = None) -> Iterator[str]:
+    """Yield the texts in settings as JSON that may name an input of the command, if there is such a file or folder.
+
+    Names of models that are built offline, and what is declared as a word or a text that nothing opens, name none.
+
+    Args:
+        settings: plain values; a class as ``class_path`` and ``init_args``, nested ones included.
+        of: the class whose parameters they are; None where that is not known.
+    """
     if isinstance(settings, str):
-        yield settings
-    elif isinstance(settings, (Mapping, list, tuple)):
-        for value in settings.values() if isinstance(settings, Mapping) else settings:
+        if not is_built_offline(settings):
+            yield settings
+    elif isinstance(settings, list | tuple):
+        for value in settings:
             yield from texts_in(value)
+    elif isinstance(settings, Mapping):
+        if "class_path" in settings:
+            yield from texts_in(settings.get("init_args"), class_at(settings["class_path"]))
+            return
+        options = {} if of is None else declared(of)
+        for name, value in settings.items():
+            option = options.get(name)
+            if option is None or option.taken not in ("word", "text"):
+                yield from texts_in(value, None if option is None else option.group)
 
 
 def warn(line: str) -> None:

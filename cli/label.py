@@ -192,10 +192,13 @@ class LabelCommand:
         counts, named = self.counts[failed[-1]], f"{self.out / FAILURES} names them"
         if failed[-1] == "answers":  # the stage label, which has not run, lists them
             named = f'"problem" in the "meta" of {self.out / "answers.jsonl"} says why'
-        again = self.stages[self.stages.index(failed[0]) :]
+        again = f"--stages {','.join(self.stages[self.stages.index(failed[0]) :])} --redo"
+        for word, option in (("answers", "writer"), ("label", "oracle")):
+            if word in failed and hasattr(getattr(self, option), "ask_again"):  # unusable replies are in the cache
+                again += f" --{option}.ask_again true"
         raise LovecError(
             f"{int(counts['failed'])} of {int(counts['records'])} records failed, and all others are done; {named}, "
-            f"and --stages {','.join(again)} --redo makes them again"
+            f"and {again} makes them again"
         )
 
     def _splits(self) -> None:

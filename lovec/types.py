@@ -224,7 +224,8 @@ class Record:
     @property
     def domain(self) -> str:
         """Group of the result table that the record belongs to: ``meta["domain"]``, or "in-domain" without one."""
-        return str(self.meta.get("domain", "in-domain"))
+        named = self.meta.get("domain")
+        return "in-domain" if named is None else str(named)
 
     @property
     def labelled(self) -> bool:
@@ -238,8 +239,13 @@ class Record:
 
     @property
     def finished(self) -> bool:
-        """Whether the answer ends by itself; ``meta["finished"]`` is False where a limit has cut it."""
-        return self.meta.get("finished") is not False
+        """Whether the answer ends by itself; ``meta["finished"]``, in tables a word, is false if a limit cut it."""
+        return str(self.meta.get("finished", True)).casefold() not in ("false", "no", "0")
+
+    def in_domain(self, name: str) -> Record:
+        """Return a copy with a domain of this name, or the record itself where it names one."""
+        named = self.meta.get("domain") is not None
+        return self if named else replace(self, meta={**self.meta, "domain": name})
 
     def with_factuality(self, values: Sequence[float | None]) -> Record:
         """Return a copy whose sentences have these factualities.

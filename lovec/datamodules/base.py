@@ -210,7 +210,7 @@ class RecordsDataModule(LightningDataModule, CheckedSettings):
 
     def with_domain(self, record: Record) -> Record:
         """Return a record with the name of the data set as its domain, where it has none."""
-        return record if "domain" in record.meta else replace(record, meta={**record.meta, "domain": self.title})
+        return record.in_domain(self.title)
 
     def leave_out(self, ids: Collection[str]) -> None:
         """Leave out training records that are set up, before the first batch; their number goes into `summary`."""

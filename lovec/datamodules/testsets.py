@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any, ClassVar
 
 from lovec.datamodules.base import RecordsDataModule
@@ -88,7 +87,7 @@ class QuestionSet(RecordsDataModule):
         return list(map(self._with_own_domain, records))
 
     def _with_own_domain(self, record: Record) -> Record:
-        return replace(record, meta={"domain": self.domain, **record.meta})
+        return record.in_domain(self.domain)
 
 
 class WildHallu(QuestionSet):

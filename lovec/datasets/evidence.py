@@ -8,10 +8,12 @@ import os
 import re
 import sqlite3
 import unicodedata
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from difflib import get_close_matches
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -174,8 +176,16 @@ class EvidenceFile:
         return tuple(text for text in texts if text.strip())
 
     def nearest(self, title: str) -> list[str]:
-        """Return up to three similar titles or ids."""
-        return _most_similar(title, self._offsets)
+        """Return up to three similar titles or ids, of those that `Wikipedia.nearest` would compare."""
+        candidates: set[str] = set()
+        for variant in _variants(_normalised(title)):
+            place = bisect_left(self._sorted, variant, key=_capital)
+            candidates.update(self._sorted[max(place - _NEIGHBOURS, 0) : place + _NEIGHBOURS])
+        return _most_similar(title, candidates)
+
+    @cached_property
+    def _sorted(self) -> list[str]:
+        return sorted(self._offsets, key=_capital)
 
 
 def _texts(value: Any) -> Any:

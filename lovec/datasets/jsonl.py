@@ -10,6 +10,7 @@ evidence of the record that as well, ``"by_source"``, and the parts of a revised
 
 from __future__ import annotations
 
+import codecs
 import json
 import math
 import os
@@ -101,8 +102,13 @@ def read_objects(path: str | os.PathLike[str]) -> Iterator[tuple[int, dict[str, 
     """
     with open_input(path) as file:
         for number, line in enumerate(bounded_lines(file, path), 1):
-            if line.strip():
+            if not is_blank(line, number):
                 yield number, parse_line(line, f"{path}:{number}", first=number == 1)
+
+
+def is_blank(line: bytes, number: int) -> bool:
+    """Return whether a line holds nothing, whose number counts from 1; the first may begin with a byte-order mark."""
+    return not (line.removeprefix(codecs.BOM_UTF8) if number == 1 else line).strip()
 
 
 def bounded_lines(file: IO[AnyStr], name: str | os.PathLike[str]) -> Iterator[AnyStr]:
@@ -386,7 +392,8 @@ def _is_share(value: Any) -> bool:
 def short_json(value: Any) -> str:
     """Return a value as JSON of at most 60 characters for an error message, and None as "missing"."""
     try:
-        text = "missing" if value is None else json.dumps(value, default=str)
+        text = "missing" if value is None else json.dumps(value, default=str, ensure_ascii=False)
     except (ValueError, RecursionError):
         text = "a value that is too large or too deep to show"
+    text = "".join(sign if sign.isprintable() else json.dumps(sign)[1:-1] for sign in text)
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -9,10 +9,11 @@ from __future__ import annotations
 import logging
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import chain
+from typing import Any
 
 from lovec.core.notices import listed
 from lovec.core.plugins import PluginError, plugins
@@ -37,6 +38,9 @@ log = logging.getLogger(__name__)
 
 
 OWN = Layout("lovec", ("question",), None, conversations.is_own, short="lovec")
+
+_PARALLEL = ("scores", "supported")
+"""Keys of ``meta`` with a value for every sentence, or a list of them for every method."""
 
 _SPECIFIC = (
     checkers.veriscore,
@@ -141,19 +145,30 @@ def read_any(
         return
     layout = layout_of(first[1], f"{path}:{first[0]}", layouts)
     reading, counts, rows_of = Reading(path), Counter[str](), Counter[str]()
-    rows = chain([first], rows)
-    for record in records_of(rows, path) if layout is OWN else _foreign(rows, reading, rows_of, units, layouts):
+    rows, is_own = chain([first], rows), layout is OWN
+    for record in records_of(_own(rows, path), path) if is_own else _foreign(rows, reading, rows_of, units, layouts):
         counts["records"] += 1
         counts["sentences"] += len(record.sentences)
         counts["labels"] += sum(sentence.factuality is not None for sentence in record.sentences)
         counts["confidences"] += sum(value is not None for value in _confidences(record, units))
         yield record
-    if layout is OWN:
+    if is_own:
         rows_of[OWN.name] = counts["records"]
         reading.kept.update(dict.fromkeys(key for key in first[1] if key not in RECORD_KEYS))
-    if layout is not OWN or reading.kept:
+    if not is_own or reading.kept:
         kept = f"; kept in meta: {listed(list(reading.kept))}" if reading.kept else ""
         _say(f"{path}: {_summary(rows_of, counts, reading.left_out)}{kept}")
+
+
+def _own(rows: Iterable[tuple[int, Row]], path: str | os.PathLike[str]) -> Iterator[tuple[int, Row]]:
+    """Yield the rows of a file of lovec's own, and refuse one whose answer is under the key of another layout."""
+    for number, row in rows:
+        if "question" in row and not OWN.fits(row):
+            raise LovecError(
+                f"{path}:{number}: has its answer under another key than 'answer', but the rows before have the layout "
+                "of lovec's own files; call it 'answer' in all rows"
+            )
+        yield number, row
 
 
 def _confidences(record: Record, units: bool) -> Iterable[float | None]:
@@ -184,7 +199,29 @@ def _foreign(
             if record.id in ids:
                 raise LovecError(f"{reading.place}: id {record.id!r} is already that of an earlier row; leave one out")
             ids.add(record.id)
-            yield record
+            yield _without_blank(record, reading)
+
+
+def _without_blank(record: Record, reading: Reading) -> Record:
+    """Return a record without its sentences that have no text, which files of records may not have, nor their scores.
+
+    The texts of the others have no white space around them.
+    """
+    texts = [sentence.text.strip() for sentence in record.sentences]
+    if texts == [sentence.text for sentence in record.sentences] and all(texts):
+        return record
+    kept = [place for place, text in enumerate(texts) if text]
+
+    def of_kept(values: Any) -> Any:
+        if isinstance(values, Mapping):
+            return {name: of_kept(inner) for name, inner in values.items()}
+        is_parallel = isinstance(values, list) and len(values) == len(texts)
+        return [values[place] for place in kept] if is_parallel else values
+
+    reading.left_out["claims without a text"] += len(texts) - len(kept)
+    sentences = tuple(replace(record.sentences[place], text=texts[place]) for place in kept)
+    parallel = {name: of_kept(record.meta[name]) for name in _PARALLEL if name in record.meta}
+    return replace(record, sentences=sentences, meta={**record.meta, **parallel})
 
 
 def known_layout(row: Row, layouts: Sequence[Layout] | None = None) -> Layout | None:

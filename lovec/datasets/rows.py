@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any, TypeAlias
 
 from lovec.datasets.hub_rows import HubRows
-from lovec.datasets.jsonl import LARGEST, bounded_lines, open_input, parse_json, parse_line, short_json
+from lovec.datasets.jsonl import LARGEST, bounded_lines, is_blank, open_input, parse_json, parse_line, short_json
 from lovec.datasets.names import Ids
 from lovec.types import LovecError, Record, Sentence
 
@@ -39,6 +39,9 @@ _LONGEST_CELL = 2**27  # characters of a CSV cell
 
 _WRAPPERS = ("per_prompt_data", "data", "Data")
 """Keys under which a document holds its rows: a list of objects, or an object with a list per column."""
+
+_ASKING = frozenset("question prompt messages problem input chosen".split())
+"""Keys that only a row has, and not a document with rows."""
 
 _TEXTS = frozenset(
     "id question question_id answer prompt response completion text input output topic entity title model model_output "
@@ -323,7 +326,7 @@ def _lines(file: io.BufferedReader, name: str, report: Report) -> Iterator[tuple
     number = 0
     while line := next(lines, b""):
         number += 1
-        if not line.strip():
+        if is_blank(line, number):
             continue
         try:
             row = parse_line(line, f"{name}:{number}", first=number == 1)
@@ -345,8 +348,8 @@ def _lines(file: io.BufferedReader, name: str, report: Report) -> Iterator[tuple
 
 
 def _unwrapped(number: int, row: Row, name: str) -> Iterator[tuple[int, Row]]:
-    """Yield the rows that a document holds, or the row itself if it holds none."""
-    for key in _WRAPPERS if "question" not in row else ():
+    """Yield the rows that a document holds, or the row itself if it holds none, or is a row with other data in it."""
+    for key in _WRAPPERS if _ASKING.isdisjoint(row) else ():
         inner = row.get(key)
         if isinstance(inner, list) and inner and all(isinstance(item, dict) for item in inner):
             yield from enumerate(inner, 1)
@@ -387,16 +390,20 @@ def _table_rows(file: io.BufferedReader, name: str, separator: str, report: Repo
                 )
             elif any(cells):
                 pairs = zip(columns, cells, strict=True)
-                yield reader.line_num, {column: _cell(column, cell) for column, cell in pairs}
+                yield reader.line_num, {column: cell_value(cell, column) for column, cell in pairs}
     except (UnicodeDecodeError, csv.Error) as error:
         reason = error.reason if isinstance(error, UnicodeDecodeError) else error
         raise LovecError(f"{name}:{reader.line_num + 1}: not a table in UTF-8 ({reason})") from None
 
 
-def _cell(column: str, cell: str) -> Any:
-    """Return the value of a cell: its text, or the list or object that is written in it.
+def cell_value(cell: str, column: str = "") -> Any:
+    """Return the value of a cell: its text, or the list or object that is written in it; None of an empty one.
 
     Numbers stay text: "1.10" may be the number of a section, and who needs a number reads it as one.
+
+    Args:
+        cell: the cell, as a table of text has it.
+        column: name of its column, which may say that it is a text whatever it looks like.
     """
     is_text = column in _TEXTS or "-output" in column
     if (is_text and column not in _MESSAGES) or cell.lstrip()[:1] not in ("[", "{"):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from struct import Struct
 from typing import Any, NamedTuple, TypeAlias, overload
 
-from lovec.datasets.jsonl import bounded_lines, open_input, parse_line, record_of
+from lovec.datasets.jsonl import bounded_lines, is_blank, open_input, parse_line, record_of
 from lovec.datasets.layouts import OWN, known_layout, read_any
 from lovec.datasets.rows import Row
 from lovec.tags import DEFAULT_TAGS, TagFormat
@@ -206,7 +206,7 @@ class _File:
         """Yield every line that is not blank, and its place."""
         offset = 0
         for number, line in enumerate(bounded_lines(self._file, self.path), 1):
-            if line.strip():
+            if not is_blank(line, number):
                 yield Place(offset, len(line), number), line
             offset += len(line)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from lovec.datasets.hub import HubDataset
-from lovec.datasets.rows import Reading, layout
+from lovec.datasets.rows import Reading, cell_value, layout
 from lovec.tags import DEFAULT_TAGS
 from lovec.types import DEFAULT_SCALE, LovecError, Record, Scale
 
@@ -108,6 +108,10 @@ def normalise(answer: str) -> str:
 
 
 def _aliases(answer: Any) -> list[str]:
+    """Return the normalised aliases that an answer lists; one text is one alias, or a list as tables write it."""
+    if isinstance(answer, str):
+        answer = cell_value(answer)
+        answer = [answer] if isinstance(answer, str) else answer
     if isinstance(answer, dict):
         answer = [*(answer.get("normalized_aliases") or ()), *(answer.get("aliases") or ()), answer.get("value") or ""]
     return list(dict.fromkeys(filter(None, map(normalise, answer or ()))))

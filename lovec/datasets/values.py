@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 import sys
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -139,11 +140,16 @@ def flag_of(value: Any, name: str) -> bool:
         LovecError: the value is something else.
     """
     word = plain_name(value) if isinstance(value, str) else value
-    if isinstance(word, str) and (word in _YES | _NO | _NOTHING or not word):
+    if isinstance(value, str) and (word in _YES | _NO | _NOTHING or _is_blank(value)):
         return word in _YES
     if word is None or word in (0, 1, "0", "1"):
         return word in (1, "1")
     raise LovecError(f"{name} is {short_json(value)}, expected true or false")
+
+
+def _is_blank(text: str) -> bool:
+    """Return whether a cell is empty, or only punctuation; "\u2717" and words of any script say something."""
+    return not any(sign.isalnum() if sign.isascii() else unicodedata.category(sign)[0] not in "PZC" for sign in text)
 
 
 def says_opposite(name: str) -> bool:
@@ -229,7 +235,7 @@ def _number(value: Any, what: str) -> float | None:
             number = float(match[1]) / (100 if match[2] else 1)
             if math.isfinite(number):
                 return number
-        elif (word := plain_name(value)) in _NOTHING or not word:
+        elif plain_name(value) in _NOTHING or _is_blank(value):
             return None
     expected = "a number" if what == "confidence" else "a number, true or false, or a word such as supported"
     raise LovecError(f"{what} is {short_json(value)}, expected {expected}")

@@ -8,10 +8,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from inspect import signature
+from pathlib import Path
 from typing import Any
 
 import lovec.datamodules
 from lovec.core.imports import import_object
+from lovec.core.provenance import text_digest
 from lovec.datamodules import RecordsDataModule
 from lovec.labelling.sources import Shard, Source, first_source, input_digest
 from lovec.types import LovecError, Record
@@ -67,8 +69,13 @@ def _has_questions(cls: Any) -> bool:
 
 
 def _identity(value: Any) -> Any:
-    """Return an argument as JSON: a file by its digest."""
-    return input_digest(value) if isinstance(value, str) and os.path.isfile(value) else value
+    """Return an argument as JSON: a file by its digest, and a folder by those of the files in it."""
+    if not isinstance(value, str) or not os.path.exists(value):
+        return value
+    if os.path.isfile(value):
+        return input_digest(value)
+    files = sorted(path for path in Path(value).rglob("*") if path.is_file())
+    return text_digest(f"{path.relative_to(value)}\n{input_digest(path)}" for path in files)
 
 
 def _unique(records: Iterable[Record], name: str) -> Iterator[Record]:

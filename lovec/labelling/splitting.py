@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -69,7 +70,7 @@ class Splitting:
             raise LovecError(f"dev_share {self.dev:g} and test_share {self.test:g} leave nothing to train on")
 
     def entity(self, record: Record) -> str:
-        """Return the entity that a record is about, in lower case and with single spaces.
+        """Return the entity that a record is about, in lower case, with single spaces and composed Unicode.
 
         Samples and repeated questions have the same; so have all questions that name their entity in ``meta``.
         """
@@ -77,7 +78,7 @@ class Splitting:
         if not named:
             asked = _ASKED.fullmatch(record.question.strip())
             named = record.question if asked is None else asked[1]
-        return " ".join(named.split()).casefold()
+        return unicodedata.normalize("NFC", " ".join(named.split()).casefold())
 
     def named(self, record: Record) -> str:
         """Return the entity that the ``meta`` of a record names, by a text or a number; "" where it names none."""

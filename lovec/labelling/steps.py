@@ -9,6 +9,7 @@ from typing import Protocol
 
 from lovec.core.settings import Seed, checked
 from lovec.datasets.pairs import WrongScores, with_rejected
+from lovec.datasets.values import flag_of
 from lovec.encoding import Encoder
 from lovec.encoding.answering import plain_completions
 from lovec.labelling.stage import Outcome
@@ -126,7 +127,8 @@ class AnswerStep:
         records = []
         for number, answer in enumerate(answers, 1):
             name = record.id if len(answers) == 1 else f"{record.id}/sample-{number}"
-            meta = {key: value for key, value in record.meta.items() if key not in _OF_AN_ANSWER}
+            drops = _OF_AN_ANSWER if record.answer else ()
+            meta = {key: value for key, value in record.meta.items() if key not in drops}
             meta |= {} if answer.finished else {"finished": False}
             meta |= {} if answer.problem is None else {"problem": answer.problem}
             records.append(replace(record, id=name, answer=answer.text, sentences=(), rejected=None, meta=meta))
@@ -165,7 +167,7 @@ class SplitStep:
             return Outcome([record], {"sentences": len(record.sentences), **read})
         if not record.answer.strip():
             return Outcome([record], {"without an answer": 1})
-        if record.meta.get("abstained") or self.is_abstention(record.answer):
+        if _has_abstained(record) or self.is_abstention(record.answer):
             return Outcome([replace(record, meta={**record.meta, "abstained": True})], {"abstained": 1})
         record = split_record(record, split=self.split)
         last = record.sentences[-1].text if record.sentences else ""
@@ -198,7 +200,7 @@ class LabelStep:
 
     def _outcome(self, record: Record, ratings: Sequence[float | None]) -> Outcome:
         if not record.sentences:
-            if record.meta.get("abstained"):
+            if _has_abstained(record):
                 return Outcome([record], {"abstained": 1})
             problem = "the answer states nothing" if record.answer.strip() else "the answer is empty"
             return Outcome([record], failed=str(record.meta.get("problem") or problem))
@@ -212,6 +214,11 @@ class LabelStep:
             "factuality": math.fsum(labels),
         }
         return Outcome([labelled], counts | ({} if failure else {kind: 1}), failed=failure)
+
+
+def _has_abstained(record: Record) -> bool:
+    """Return what ``meta["abstained"]`` says, also as a word, which tables have."""
+    return flag_of(record.meta.get("abstained"), f"abstained of {record.id!r}")
 
 
 @checked()

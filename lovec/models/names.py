@@ -24,6 +24,11 @@ def offline_model(folder: str) -> str | None:
     return match[1] if match else offline_gguf(path)
 
 
+def is_built_offline(name: str) -> bool:
+    """Return whether a name is that of a model that is built on this machine, whatever lies in the working folder."""
+    return name in VARIANTS or name in tiny_names() or name == SMOLLM2
+
+
 NO_MODEL = (
     "no model is given; offline, `--model world --adapter runs/dpo/adapter` is one (`lovec fit --config sft.yaml` and "
     "`--config dpo.yaml` train it); `--model meta-llama/Meta-Llama-3-8B-Instruct --adapter FOLDER` is one of the hub's"
@@ -44,7 +49,7 @@ def check_model(name: str) -> None:
     if is_gguf(name):
         check_gguf(name)
         return
-    if name in VARIANTS or name in tiny_names() or os.path.lexists(name):
+    if is_built_offline(name) or os.path.lexists(name):
         return
     if (of_hub := HubName.parse(name)) is None:
         raise LovecError(

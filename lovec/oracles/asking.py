@@ -24,7 +24,7 @@ from rich.progress import Progress
 from lovec.core.calls import CallFailed, CallRefused, ServerRefused
 from lovec.core.notices import DoublingWarning, counted
 from lovec.core.progress import is_quiet
-from lovec.core.settings import NO_EFFECT, Count, CountFromZero, NonNegative, Positive, checked
+from lovec.core.settings import NO_EFFECT, Count, CountFromZero, NonNegative, PlainWord, Positive, checked
 from lovec.oracles.batches import BatchList, Load
 from lovec.oracles.cache import ChatReply, ReplyCache, ReplyToken, reply_key
 from lovec.oracles.chat import Chat, address, api_key, encodable
@@ -173,7 +173,7 @@ class Asker:
 
     def __init__(
         self,
-        model: str,
+        model: PlainWord,
         base_url: str | None = None,
         concurrency: Annotated[Count, NO_EFFECT] = 16,
         cache: Annotated[str | None, NO_EFFECT] = None,

@@ -8,7 +8,7 @@ from typing import Any
 
 from lovec.core.calls import CallFailed
 from lovec.core.notices import listed
-from lovec.core.settings import Count, checked
+from lovec.core.settings import Count, PlainWord, checked
 from lovec.oracles.asking import Asker, Prompt
 from lovec.oracles.cache import ChatReply
 from lovec.oracles.chat import NO_MESSAGE
@@ -60,7 +60,7 @@ class OpenAIOracle(Asker, Oracle):
 
     def __init__(
         self,
-        model: str,
+        model: PlainWord,
         base_url: str | None = None,
         evidence_tokens: Count = 16_384,
         evidence_cut: EvidenceCut = "bm25",

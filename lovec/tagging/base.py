@@ -303,7 +303,7 @@ def with_problem(record: Record, problem: str) -> Record:
 
 def with_cut_off(record: Record) -> Record:
     """Return a record with a problem more if its answer was cut off."""
-    return record if record.meta.get("finished", True) or not record.answer else with_problem(record, CUT_OFF)
+    return record if record.finished or not record.answer else with_problem(record, CUT_OFF)
 
 
 def with_unknown_words(record: Record, session: Session, mode: str) -> Record:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
+import time
 
 import pytest
 
@@ -68,6 +69,18 @@ def test_nearest_titles(database, tmp_path, title, meant):
 
 def test_no_title_is_similar_to_nothing(database):
     assert Wikipedia(database).nearest("Zzz") == Wikipedia(database).nearest("") == []
+
+
+def test_nearest_titles_of_a_file_are_found_among_many(tmp_path):
+    path = tmp_path / "pages.jsonl"
+    names = (f"{first}{number:05d}" for number in range(25_000) for first in ("page ", "Title "))
+    path.write_text("".join(json.dumps({"title": name, "text": "x"}) + "\n" for name in names))
+    pages = EvidenceFile(path)
+    begin = time.process_time()
+    for number in range(100):
+        assert f"page {number:05d}" in pages.nearest(f"Page {number:05d}x")
+    assert pages.nearest("") == []
+    assert time.process_time() - begin < 20  # comparing all of them took a minute
 
 
 def test_nearest_titles_use_the_index_alone(database):

@@ -25,7 +25,7 @@ from lovec.datasets.layouts import LAYOUTS, OWN, _say, known_layout, layout_of, 
 from lovec.datasets.popqa import read_popqa
 from lovec.datasets.rows import is_rows, read_rows
 from lovec.datasets.stored import read_stored
-from lovec.datasets.triviaqa import short_form
+from lovec.datasets.triviaqa import read_triviaqa, short_form
 from lovec.encoding import QUESTION
 from lovec.tagging import Documents
 from lovec.types import LovecError, Record, Sentence
@@ -744,3 +744,47 @@ def test_what_lovec_writes_comes_back_from_every_container(records, tmp_path_fac
     assert list(read_any(folder / "lines.jsonl.gz")) == records
     (folder / "list.json").write_text(json.dumps(list(map(record_to_dict, records)), indent=1), "utf-8")
     assert list(read_any(folder / "list.json")) == records
+
+
+def written(path, *rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_a_row_of_lovec_s_own_file_with_an_answer_under_another_key_is_refused(tmp_path):
+    path = written(tmp_path / "mixed.jsonl", {"question": "Q1?"}, {"question": "Q2?", "response": "It is."})
+    with pytest.raises(LovecError, match=r"mixed\.jsonl:2: has its answer under another key"):
+        list(read_any(path))
+
+
+def test_claims_without_a_text_are_left_out_with_their_scores(tmp_path, caplog):
+    claims = [{"subclaim": " One. ", "annotation": "T", "gpt-score": 0.9}, {"subclaim": " ", "gpt-score": 0.1}]
+    claims += [{"subclaim": "Two.", "annotation": "F", "gpt-score": 0.4}]
+    (record,) = read_any(written(tmp_path / "c.jsonl", {"prompt": "Q?", "claims": claims}), units=True)
+    assert [(s.text, s.confidence) for s in record.sentences] == [("One.", 0.9), ("Two.", 0.4)]
+    assert record.meta["scores"] == {"gpt-score": [0.9, 0.4]}
+    assert "1 claims without a text" in caplog.text
+    row = {"prompt": "Q", "response": "A b.", "claims": ["x is y", "", " z. "], "claim_labels": [True, None, False]}
+    (record,) = read_any(written(tmp_path / "f.jsonl", row))
+    assert record_from_dict(json.loads(json.dumps(record_to_dict(record)))) == record
+    assert [(s.text, s.factuality) for s in record.sentences] == [("x is y", 1.0), ("z.", 0.0)]
+
+
+@pytest.mark.parametrize("inner", [[{"prompt": "inner", "response": "no"}], {"tags": ["x", "y"]}])
+def test_a_row_with_a_column_called_data_is_a_row(tmp_path, inner):
+    rows = [{"prompt": f"Q{number}", "response": "A b.", "data": inner} for number in range(2)]
+    records = list(read_any(written(tmp_path / "d.jsonl", *rows)))
+    assert [(r.question, r.answer) for r in records] == [("Q0", "A b."), ("Q1", "A b.")]
+
+
+def test_a_byte_order_mark_may_stand_on_a_blank_line(tmp_path):
+    path = tmp_path / "marked.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf\n" + json.dumps({"question": "Q?"}).encode() + b"\n")
+    assert [r.question for r in read_any(path)] == ["Q?"] == [r.question for r in read_records(path)]
+    assert [r.question for r in read_stored(str(path), {"train": lambda record: record})["train"]] == ["Q?"]
+
+
+@pytest.mark.parametrize("answer", ["Paris", '["Paris", "paris"]', "['Paris']", ["Paris"], {"value": "Paris"}])
+def test_the_aliases_of_a_short_answer_may_be_one_text(tmp_path, answer):
+    (record,) = read_triviaqa(written(tmp_path / "t.jsonl", {"question": "Q?", "question_id": "q1", "answer": answer}))
+    assert record.meta["aliases"] == ["paris"]

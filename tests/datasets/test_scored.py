@@ -20,7 +20,7 @@ from lovec.datasets.jsonl import write_records
 from lovec.datasets.layouts import _say, read_any
 from lovec.datasets.rows import read_rows
 from lovec.datasets.scored import read_scored
-from lovec.datasets.values import confidence_of, label_of, plain_name, says_opposite
+from lovec.datasets.values import confidence_of, flag_of, label_of, plain_name, says_opposite
 from lovec.types import LovecError, Record, Sentence
 
 CORPUS = Path(__file__).with_name("corpus")
@@ -95,6 +95,15 @@ def test_labels_are_numbers_or_words(value, scale, expected):
 def test_what_is_no_label_is_refused(value, scale):
     with pytest.raises(LovecError, match=r"^label is "):
         label_of(value, scale)
+
+
+@pytest.mark.parametrize("word", ["错误", "неверно", "\u2717", "λάθος"])
+def test_a_word_of_another_script_is_not_an_empty_cell(word):
+    for read_value in (confidence_of, label_of, lambda value: flag_of(value, "abstained")):
+        with pytest.raises(LovecError, match=word):
+            read_value(word)
+        for blank in ("", "-", "\u2013", "?", "…", " \t"):
+            assert not read_value(blank)
 
 
 @settings(max_examples=50, deadline=None)

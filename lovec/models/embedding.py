@@ -100,10 +100,8 @@ class TransformerEmbedder:
                         f"cannot load the sentence encoder {self.model!r} ({str(error).splitlines()[0][:120]}); "
                         "expected a hub id that this machine can reach or has cached, or a folder"
                     ) from None
-            missing = [name for name in loaded["missing_keys"] if not name.startswith(_UNUSED)]
-            check_whole(
-                {"missing_keys": missing}, f"the sentence encoder {self.model}", "give one with all its weights"
-            )
+            used = {"missing_keys": [name for name in loaded["missing_keys"] if not name.startswith(_UNUSED)]}
+            check_whole(used, f"the sentence encoder {self.model}", "give one with all of its weights")
             self._loaded = tokenizer, model.eval().to(device)
         return self._loaded
 

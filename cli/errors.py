@@ -37,6 +37,19 @@ _PROTOCOLS = {"Reward": "lovec.rewards", "AnswerReward": "lovec.rewards", "Judge
 """Where protocols are defined that are not in ``lovec.types``."""
 
 
+_WORDS = {
+    "int": "an integer",
+    "float": "a number",
+    "str": "a text",
+    "bool": "true or false",
+    "list": "a list such as [a,b]",
+    "Sequence": "a list such as [a,b]",
+    "tuple": "a list such as [a,b]",
+    "dict": 'a JSON object such as {"a": 1}',
+}
+"""What types are called in errors; others by their own names."""
+
+
 class UsageError(LovecError):
     """The command line or a recipe cannot be read; the command ends with exit code 2."""
 
@@ -97,17 +110,19 @@ def explain(message: str, parser: ArgumentParser) -> UsageError:
     if match := re.search(r"Multiple subclasses with name (\w+)\..*?ambiguity: ([\w., ]+)\.", message):
         given, paths = (f"--{key} is {match[1]}, which" if key else match[1]), match[2].replace(", ", " or ")
         return UsageError(f"{given} is the name of several classes; give one in full: {paths}")
-    if match := re.search(r"argument (--\w+): invalid choice: '?([^\n]*?)'? \(choose from ([^\n]*)\)$", message):
+    if match := re.search(r"argument ([\w-]+): invalid choice: '?([^\n]*?)'? \(choose from ([^\n]*)\)$", message):
         return UsageError(f"{match[1]} is {match[2]}, expected {match[3].replace(chr(39), '').replace(', ', ' or ')}")
     if match := re.search(r"argument (--\w+): invalid (\w+) value: '([^\n]*)'$", message):
-        return UsageError(f"{match[1]} is {match[3][:_LONGEST]}, expected {match[2]}")
+        return UsageError(f"{match[1]} is {match[3][:_LONGEST]}, expected {_WORDS.get(match[2], match[2])}")
     if match := re.search(r"(?:arguments are|is) required: ([^\n]+)", message):
         return _missing(match[1], prefix, classes, parser)
     if match := re.search(r"unrecognized arguments: (\S+)", message):
         if not match[1].startswith("-"):
             return UsageError(f"unexpected word {match[1]}; options start with --")
-        option = match[1].partition("=")[0].removeprefix("--")
-        return unknown("option", f"--{prefix}{option}", _options(parser, prefix, classes))
+        option = match[1].partition("=")[0]
+        if not option.startswith("--"):
+            return UsageError(f"unknown option {option}; options start with --")
+        return unknown("option", f"--{prefix}{option.removeprefix('--')}", _options(parser, prefix, classes))
     if match := re.search(r"Option '([\w.+-]+)' is not accepted", message):
         return unknown("option", f"--{prefix}{match[1]}{of_class}", _options(parser, prefix, classes))
     if match := re.search(r"Group '([\w.]+)' does not accept option '([\w.+-]+)'", message):
@@ -122,23 +137,28 @@ def explain(message: str, parser: ArgumentParser) -> UsageError:
         name = match[1] or "".join(re.findall(r"Given value: ([\w.]+)", message)[:1])
         known = ", ".join(_class_names(key, match[2]))
         return UsageError(f"--{key} is {name}, expected a {match[2]}" + (f"; known are {known}" if known else ""))
-    types = dict.fromkeys(re.findall(r"Expected a <class '(\w+)'>", message))
+    found = re.findall(r"Expected a (?:<class '(?:\w+\.)*(\w+)'>|(tuple) with)", message)
+    types = dict.fromkeys(name or other for name, other in found)
     types.pop("NoneType", None)
     if (match := re.search(r"Expected a dot import path string: (\S+)", message)) and (key in _BASES or not types):
         return unknown(f"class for --{key}:", match[1], _class_names(key), listed=True)
     if key and types:
         values = re.findall(_VALUE, message, re.MULTILINE)
         value = f" is {values[0][:_LONGEST]}," if values else ":"
-        return UsageError(f"--{key}{value} expected {' or '.join(types)}")
+        return UsageError(f"--{key}{value} expected {' or '.join(dict.fromkeys(_WORDS.get(t, t) for t in types))}")
     return UsageError(one_line(message)[:_LONGEST])
 
 
 def _missing(names: str, prefix: str, classes: list[str], parser: ArgumentParser) -> UsageError:
     known = parser._option_string_actions
-    options = [f"--{prefix}{name}" for name in names.split(", ")]
-    needed = [option if prefix or option in known else option.removeprefix("--") for option in options]
+    placed = {action.dest: action.metavar or action.dest for action in parser._actions if not action.option_strings}
+    needed = []
+    for name in names.split(", "):
+        is_option = prefix or f"--{name}" in known
+        needed.append(f"--{prefix}{name}" if is_option else str(placed.get(name, name)))
     by = f" for {classes[-1].rpartition('.')[2]}" if classes else ""
-    hint = "; a recipe does, such as --config sft.yaml" if "--config" in known and not prefix else ""
+    of_recipe = "--config" in known and not prefix and all(name.startswith("--") for name in needed)
+    hint = "; a recipe does, such as --config sft.yaml" if of_recipe else ""
     return UsageError(f"{' and '.join(needed)} must be given{by}{hint}")
 
 

@@ -126,6 +126,15 @@ class OneLineErrors(argparse.ArgumentParser):
         raise explain(message, self) from ex
 
 
+class _WithDefaults(argparse.ArgumentDefaultsHelpFormatter):
+    """Adds to the help of an option its default, where it has one and the help does not say it."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        if action.default in (None, "", []) or "(default" in (action.help or ""):
+            return action.help
+        return super()._get_help_string(action)
+
+
 class OneLineParser(OneLineErrors):
     """The parser of a command that imports nothing heavy to print its help.
 
@@ -135,8 +144,7 @@ class OneLineParser(OneLineErrors):
     """
 
     def __init__(self, command: str, description: str) -> None:
-        formatter = argparse.ArgumentDefaultsHelpFormatter
-        super().__init__(prog=f"lovec {command}", description=description, formatter_class=formatter)
+        super().__init__(prog=f"lovec {command}", description=description, formatter_class=_WithDefaults)
 
     def read(self, words: Sequence[str]) -> argparse.Namespace:
         """Return the options that are given, and the defaults of the others.

@@ -95,6 +95,9 @@ def check_data(words: Sequence[str]) -> None:
         raise unknown("class for --data:", name, known, listed=True)
 
 
+_NUMBERS = frozenset(("int", "float"))
+
+
 class Settings:
     """The settings of a command of the trainer, from base.yaml, the recipes and the flags; later ones win.
 
@@ -138,7 +141,7 @@ class Settings:
         a flag's has to be one of the class that is used.
 
         Raises:
-            UsageError: there is no such option or class.
+            UsageError: there is no such option or class, a number is none, or nothing names an objective.
             LovecError: a class is of a package that is not installed.
         """
         saved = any(option == "ckpt_path" and value not in (None, "null") for _, layer in self._layers[1:]
@@ -151,12 +154,15 @@ class Settings:
                         self._name_class(option, value)
                 for option, value in layer:
                     self._check_option(option)
+                    self._check_number(option, value)
                     self._name_class(option, value)
                     self._keep(option, value)
             except UsageError as error:
                 raise error if path is None else with_place(error, [path]) from None
             if number == 0 and saved:  # a checkpoint names what the command line does not
                 self._classes |= {"model": None, "data": None}
+        if not (saved or self.recipes or any(option == "model" for option, _ in self._layers[-1][1])):
+            raise UsageError("--model must be given; a recipe does, such as --config sft.yaml")
 
     def check_inputs(self) -> None:
         """Refuse an adapter, a checkpoint or a file that is to be read and is not there, and a dtype that is none.
@@ -219,6 +225,9 @@ class Settings:
             if known is None:
                 return
             if part not in known:
+                if others := self._others_with(prefix.removesuffix("."), part):
+                    names = f"{', '.join(others)} {'has' if len(others) == 1 else 'have'} one"
+                    raise UsageError(f"there is no --{prefix}{part}{of}; with --{prefix[:-1]}, {names}")
                 raise unknown("option", f"--{prefix}{part}{of}", [f"--{prefix}{other}" for other in known])
             group = prefix + part
             if group in self._classes:
@@ -229,6 +238,23 @@ class Settings:
                 path = next((name for name in known[part] if is_dataclass(name)), None)
                 known, of = None if path is None else parameters(path), ""
             prefix = f"{group}."
+
+    def _others_with(self, group: str, name: str) -> list[str]:
+        """Return the classes that could be named in place of the one of a group, and have an option of this name."""
+        packages = dict.fromkeys(place for word in self._takes(group) for place in packages_of(word))
+        paths = [f"{package}.{other}" for package in packages for other in exported(package)]
+        return sorted(path.rpartition(".")[2] for path in paths if name in (parameters(path) or ()))
+
+    def _check_number(self, option: str, value: Any) -> None:
+        """Refuse a word where the option takes a number and nothing else."""
+        names = {*self._takes(option)} - {"Optional", "Union"}
+        if not names or not names <= _NUMBERS or not isinstance(value, str) or value in ("null", "~"):
+            return
+        try:
+            float(value)
+        except ValueError:
+            expected = "a number" if "float" in names else "an integer"
+            raise UsageError(f"--{option} is {value}, expected {expected}") from None
 
     def _takes(self, option: str) -> tuple[str, ...]:
         """Return the names in the annotation of an option; none where they are not known."""

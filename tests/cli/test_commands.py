@@ -44,7 +44,7 @@ def here(here):
         ("fti", "unknown command fti; did you mean fit?"),
         ("--versoin", "unknown option --versoin; did you mean --version?"),
         ("demo --quik", "unknown option --quik; did you mean --quick?"),
-        ("demo --seed x", "--seed is x, expected int"),
+        ("demo --seed x", "--seed is x, expected an integer"),
         ("demo --methods sft,dpp", "unknown method dpp; did you mean dpo?"),
         ("world now", "unexpected word now; options start with --"),
         ("fit --config", "--config needs the name of a recipe, such as sft.yaml"),
@@ -56,19 +56,19 @@ def here(here):
         ("tag x.txt --rwos 3", "unknown option --rwos; did you mean --rows?"),
         ("tag x.txt --readout median", "--readout is median, expected 'stated' or 'mean'"),
         ("serve --prot 80", "unknown option --prot; did you mean --port?"),
-        ("serve --port high", "--port is high, expected int"),
+        ("serve --port high", "--port is high, expected an integer"),
         ("label --answers a.jsonl --chnk 3", "unknown option --chnk; did you mean --chunk?"),
         ("label --dta World", "unknown option --dta; did you mean --data?"),
         ("label --answers a.jsonl --labelled b.jsonl",
          "--answers and --labelled both say what to begin with; give one of them"),
         ("fit -c dpo.yaml --trainer.max_epoch 3",
          "unknown option --trainer.max_epoch; did you mean --trainer.max_epochs?"),
-        ("fit -c dpo.yaml --trainer.max_epochs x", "--trainer.max_epochs is x, expected int"),
+        ("fit -c dpo.yaml --trainer.max_epochs x", "--trainer.max_epochs is x, expected an integer"),
         ("fit -c dpo.yaml --model.betta 3", "unknown option --model.betta of DPO; did you mean --model.beta?"),
         ("fit -c dpo.yaml --model.policy.lora_q 3",
          "unknown option --model.policy.lora_q; did you mean --model.policy.lora_r?"),
-        ("fit -c dpo.yaml --model.policy.lora_r x", "--model.policy.lora_r is x, expected int"),
-        ("fit -c dpo.yaml --model.optimizer.lr x", "--model.optimizer.lr is x, expected float"),
+        ("fit -c dpo.yaml --model.policy.lora_r x", "--model.policy.lora_r is x, expected an integer"),
+        ("fit -c dpo.yaml --model.optimizer.lr x", "--model.optimizer.lr is x, expected a number"),
         ("fit -c dpo.yaml --model.optimizer Adm", "unknown class for --model.optimizer: Adm; did you mean Adam?"),
         ("fit -c dpo.yaml --model DPPO", "unknown class for --model: DPPO; did you mean DPO?"),
         ("fit -c dpo.yaml --model nofile.IPO",
@@ -177,6 +177,7 @@ def test_help_spells_names_with_underscores_and_none_as_null(capsys, command):
     printed = capsys.readouterr().out
     assert not re.findall(r"--\w+-\w+", printed)
     assert "None" not in printed
+    assert not re.search(r"\(default[^()]*\)\s+\(default", printed) and "(default: null)" not in printed
 
 
 @pytest.mark.parametrize("command", COMMANDS)

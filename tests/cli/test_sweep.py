@@ -96,7 +96,7 @@ def test_seeds_are_whole_numbers():
     [
         ("--vary model.beta=1 --vary model.group_sise=4",
          "unknown option --model.group_sise of GRPO; did you mean --model.group_size?"),
-        ("--vary model.group_size=4,x", "--model.group_size is x, expected int"),
+        ("--vary model.group_size=4,x", "--model.group_size is x, expected an integer"),
         ("--vary model.credit=answer,sentenc", "--model.credit is sentenc, expected 'answer' or 'sentence'"),
         ("--vary model.group_size=4,1", "group_size is 1, expected at least 2"),
         ("--vary model.reward=lovec.rewards.LogRewrd",
@@ -146,7 +146,7 @@ def test_labels_are_as_long_as_they_must_be(here):
     ]
     labels = [planned.label for planned in plan(GRPO, both[:1], here)]
     assert labels == ["base", "max_new_tokens=9"]
-    with pytest.raises(UsageError, match=r"model.evaluation.max_new_tokens is \[9\]\[0\]|expected int"):
+    with pytest.raises(UsageError, match=r"model.evaluation.max_new_tokens is \[9\]\[0\]|expected an integer"):
         plan(GRPO, both, here)
     both[1] = VariedOption("model.evaluation.max_new_tokens", ("8",))
     labels = [planned.label for planned in plan(GRPO, both, here)]

@@ -483,7 +483,7 @@ def test_a_broken_line_costs_itself_only(run: Any) -> None:
         ),
         (["page.txt", "--min-score=3"], 2, "from 0 to 1: --min_confidence 0.3"),
         (["page.txt", "--min_confidence", "7"], 1, "expected at least 0 and at most 1; 7 of 10 is 0.7"),
-        (["page.txt", "--min_confidence", "high"], 2, "--min_confidence is high, expected float"),
+        (["page.txt", "--min_confidence", "high"], 2, "--min_confidence is high, expected a number"),
         (["page.txt", "--keep_factual", "0.9"], 1, "there is no threshold for iterative tagging with this model"),
         (["page.txt", "--out", "out.pdf"], 2, "--out is out.pdf, expected a name that ends in .jsonl, .html, "),
         (["page.txt", "--out", "folder.txt"], 2, "--out is folder.txt, which is a folder"),

@@ -79,7 +79,7 @@ class EvaluationConfig:
             that makes one; null takes `lovec.text.abstentions.is_abstention`.
         metrics: torchmetrics of your own, each with update(confidence, factuality); they become columns of every table.
         count_missing: whether a sentence without a valid confidence is measured as one that states 0, instead of being
-            left out; "mean" readouts, which need a distribution, leave it out all the same.
+            left out; "mean" and "deployed" readouts leave it out all the same.
 
     Raises:
         LovecError: a mode is unknown, a number is out of range, or a metric cannot be used (see
@@ -191,17 +191,24 @@ class Evaluator(nn.Module):
         assert self.oracle is not None
         return label(records, self.oracle)
 
-    def update(self, mode: str, records: Sequence[Record]) -> None:
-        """Add tagged and labelled records to the metrics of ``mode``."""
+    def update(self, mode: str, records: Sequence[Record], readout: str = "stated") -> None:
+        """Add tagged and labelled records to the metrics of a mode.
+
+        Args:
+            mode: how they were tagged.
+            records: the records.
+            readout: what their stated confidences were computed from, where that is something else than the tag.
+        """
+        counts = self._count_missing and readout == "stated"
         for domain in self.domains:
             in_domain = [record for record in records if record.domain == domain]
-            measured = count_missing(in_domain) if self._count_missing else in_domain
+            measured = count_missing(in_domain) if counts else in_domain
             answers = answer_statistics(in_domain, self._declines, self.embedder, written=mode != ITERATIVE)
-            for (level, pairs), readout in product(LEVELS.items(), READOUTS):
-                valid, _, malformed = pairs(in_domain, readout)
-                confidence, factuality, _ = pairs(measured, readout)
-                claims = sentence_claims(measured, readout) if level == "sentence" else []
-                suite: Any = self.suites[self._keys.index((domain, mode, level, readout))]
+            for (level, pairs), read in product(LEVELS.items(), READOUTS):
+                valid, _, malformed = pairs(in_domain, read)
+                confidence, factuality, _ = pairs(measured, read)
+                claims = sentence_claims(measured, read) if level == "sentence" else []
+                suite: Any = self.suites[self._keys.index((domain, mode, level, read))]
                 suite.update(
                     torch.tensor(confidence, dtype=torch.float64),
                     torch.tensor(factuality, dtype=torch.float64),

@@ -303,15 +303,15 @@ class Measurement:
                 tagged = tagger.tag(records)
             self._add(ITERATIVE, tagged)
 
-    def _add(self, mode: str, tagged: list[Record]) -> None:
+    def _add(self, mode: str, tagged: list[Record], readout: str = "stated") -> None:
         self._tagged.setdefault(mode, []).extend(tagged)
-        self.evaluator.update(mode, tagged)
+        self.evaluator.update(mode, tagged, readout)
 
     def _measure_deployed(self, method: str, tagged: Mapping[str, list[Record]], served: ServedConfidence) -> None:
         """Measure the confidences that users of an adapter get, after the calibration that lies beside it."""
         for mode in self.evaluator.modes:
             deployed = [served.record(record, mode) for record in tagged.get(mode, [])]
-            self._add(mode, [with_confidences(r, (s.confidence for s in r.sentences)) for r in deployed])
+            self._add(mode, [with_confidences(r, (s.confidence for s in r.sentences)) for r in deployed], DEPLOYED)
         self._finish(method, "method", None, ["stated"], readout=DEPLOYED)
 
     def _measure_recalibrated(
@@ -348,7 +348,7 @@ class Measurement:
                 except LovecError as error:
                     rank_zero_warn(f"no row {name!r} for {mode} tagging, {readout} readout: {error}")
                     continue
-                self._add(mode, recalibrate(tagged.get(mode, []), fitted, readout))
+                self._add(mode, recalibrate(tagged.get(mode, []), fitted, readout), readout)
                 fitted_modes.append(mode)
             # The mapped confidence has no distribution, so it is measured as stated, whatever it was mapped from.
             fields = {"readout": readout, "bases": (method,), "variant": label.lower()}

@@ -75,7 +75,7 @@ class RunResults:
     recipes: Mapping[Path, Mapping[str, Any]] = field(default_factory=dict)
     files: Mapping[_Key, tuple[tuple[Path, ...], ...]] = field(default_factory=dict)
     counted: frozenset[Path] = frozenset()
-    _cache: dict[Path, list[Record]] = field(default_factory=dict, repr=False, compare=False)
+    _cache: dict[tuple[Path, bool], list[Record]] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def most_seeds(self) -> int:
@@ -91,10 +91,15 @@ class RunResults:
             LovecError: a file cannot be read.
         """
         by_seed = self.files.get((method, mode, readout), ())
-        for path in (path for paths in by_seed for path in paths if path not in self._cache):
+        return [[record for path in paths for record in self._measured(path, readout)] for paths in by_seed]
+
+    def _measured(self, path: Path, readout: str) -> list[Record]:
+        """Return the records of a file as they were measured, with missing confidences as 0 if the test did so."""
+        counts = readout == "stated" and path.parent in self.counted
+        if (path, counts) not in self._cache:
             records = list(read_records(path))
-            self._cache[path] = count_missing(records) if path.parent in self.counted else records
-        return [[record for path in paths for record in self._cache[path]] for paths in by_seed]
+            self._cache[path, counts] = count_missing(records) if counts else records
+        return self._cache[path, counts]
 
     def tagged_records(self, method: str, mode: str, readout: str = "stated") -> list[Record]:
         """Return the tagged records of a method's first seed.

@@ -57,6 +57,16 @@ def test_or_measured_as_one_that_states_0():
     assert found["sentence", "mean"].metrics == without["sentence", "mean"].metrics
 
 
+def test_confidences_that_were_computed_from_something_else_leave_it_out():
+    evaluator = Evaluator(
+        {"iterative": Given()}, None, EvaluationConfig(modes=["iterative"], count_missing=True), ["in-domain"]
+    )
+    for readout, n in (("stated", 3), ("mean", 1), ("deployed", 1)):
+        evaluator.update("iterative", WITH_MISSING, readout)
+        found = {(row.level, row.readout): row.n for row in evaluator.rows("M + isotonic")}
+        assert found["sentence", "stated"] == n
+
+
 def test_records_are_counted_without_a_change_of_what_they_hold():
     counted = count_missing(WITH_MISSING)
     assert [s.stated for record in counted for s in record.sentences] == [0.9, 0.0, 0.0, 0.0]

@@ -38,8 +38,8 @@ _OTHERS = {
     "sweep": "train a recipe with several values of its options, and compare them in one table",
     "label": "make training data: answer questions, split the answers, have sentences labelled",
     "agreement": "compare two files of labels",
-    "calibrate": "fit confidences, of an adapter or in any file, to how often what they rate is true",
-    "apply": "give new rows the confidences that a calibrated file's scores stand for",
+    "calibrate": "fit confidences, of an adapter or in any file, to how often the rated sentences are true",
+    "apply": "calibrate the scores of new rows",
     "tag": "give the sentences of any text, or of answers to questions, a confidence",
     "join": "join the shards that `tag --shard` and `label --shard` have written",
     "serve": "serve a model behind OpenAI's chat API, with a confidence for each sentence, and a page",
@@ -177,7 +177,7 @@ Train language models to end each sentence with a confidence, and measure how we
 
 first steps, offline and on a CPU:
   lovec demo --quick                                 train and compare small models; ends with a report
-  lovec tag page.txt --adapter runs/demo-world/sft   what the demo has trained gives each sentence a confidence
+  lovec tag page.txt --adapter runs/demo-world/sft   tag a page with the adapter that the demo trained
 
 commands:
 {commands}

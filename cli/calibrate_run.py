@@ -73,7 +73,7 @@ class CalibrateSettings:
         keep_factual: probabilities of guarantees, such as 0.9, for which thresholds are computed.
         promise: what such a guarantee is about: "all-true" (with that probability all kept sentences of an answer are
             true), "share" (at least a share of them is), or "errors" (the kept sentences that are false are on
-            average at most 1 less that probability of all sentences).
+            average at most a share of 1 minus that probability of all sentences).
         share: for "share", the share of the kept sentences that is true.
         true_from: factuality from which a sentence counts as true, for the guarantees.
         max_new_tokens: longest answer that the model writes, in tokens.

@@ -1,4 +1,4 @@
-"""``lovec calibrate FILE``: fit the map from scores of any origin to how often what they rate is true."""
+"""``lovec calibrate FILE``: fit a map from scores of any origin to how often the rated rows are true."""
 
 from __future__ import annotations
 
@@ -256,7 +256,7 @@ def _interval(ends: Sequence[float] | None) -> str:
 def _parser() -> OneLineParser:
     parser = OneLineParser(
         "calibrate",
-        "Fit the map from scores of any origin to how often what they rate is true, and thresholds with a guarantee. "
+        "Fit a map from scores of any origin to how often the rated rows are true, and thresholds with a guarantee. "
         "No model is needed. Several columns are combined into one confidence. With a RUN in place of the file, the "
         "scores of its adapter are calibrated: `lovec calibrate --help`.",
     )
@@ -281,7 +281,8 @@ def _parser() -> OneLineParser:
         default="all-true",
         metavar="{all-true,share,errors}",
         help="what it is about: with that probability all kept rows of a group are true, or at least a --share of them "
-        "is; or the kept false rows are on average at most 1 less that probability of all rows (default: all-true)",
+        "is; or the kept false rows are on average at most a share of 1 minus that probability of all rows "
+        "(default: all-true)",
     )
     parser.add_argument(
         "--promise_by",

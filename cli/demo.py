@@ -154,7 +154,7 @@ def run(words: list[str]) -> None:
         nargs="?",
         const="world",
         metavar="NAME",
-        help="the embedded world in place of real things, which needs no download: world (the default), world-1, "
+        help="use the embedded world instead of real cities; nothing is downloaded: world (the default), world-1, "
         "world-2",
     )
     parser.add_argument(

@@ -47,7 +47,7 @@ OPTIONS: tuple[tuple[str, str, str, Sequence[str]], ...] = (
     ("data.path", "FILE", "file of a data set of your own", _ALL),
     ("data.batch_size", "N", "answers, pairs or questions per step", _FIT),
     ("trainer.default_root_dir", "FOLDER", "folder of the run, where everything is written", _ALL),
-    ("trainer.max_epochs", "N", "how often the data are learned from", _FIT),
+    ("trainer.max_epochs", "N", "number of passes over the data", _FIT),
     ("trainer.max_steps", "N", "stop after this many steps", _FIT),
     ("trainer.val_check_interval", "X", "validate after this share of an epoch", _FIT),
     ("trainer.accelerator", "NAME", "cpu, gpu, mps, or auto for what is there", _ALL),

@@ -117,8 +117,8 @@ def caption(answer: Record, mixed: int, number: int) -> str:
     return (
         f"![{alt}](docs/tagged.png)\n\n"
         "*SmolLM2 (135 million parameters) with the adapter that comes with lovec, on a city that training left out. "
-        f"Of {number} such answers, {mixed} have both true and wrong sentences and no half-true one; of these, the "
-        "confidences of this one separate true from wrong best: [the tables](#results) show the average.*"
+        f"Of {number} such answers, {mixed} have both true and wrong sentences and no half-true one; shown "
+        "is the one whose confidences separate true from wrong best, [the tables](#results) show the average.*"
     )
 
 

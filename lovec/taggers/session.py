@@ -167,9 +167,9 @@ def open_session(
         engine: an engine, or the name of one: "transformers", "vllm" (in this process), or the http address of a
             running vLLM server. ``lovec tag``, ``lovec.tag`` and ``lovec serve`` also take "openai", chat completions
             of any server.
-        instruction: system prompt that asks for tags; None as in ``prompt_format``.
-        tag_words: the two words around a score; None as in ``prompt_format``.
-        scale: the words of the confidence scale, lowest first; None as in ``prompt_format``.
+        instruction: system prompt that asks for tags; None is that of the adapter's training.
+        tag_words: the two words around a score; None is those of the adapter's training.
+        scale: the words of the confidence scale, lowest first; None is those of the adapter's training.
         chat_template: Jinja file to use instead of the tokenizer's template.
         dtype: precision of the weights, "float32" or "bfloat16"; None is float32 with transformers, and the precision
             of the stored weights with vLLM. A server has its own.
@@ -181,8 +181,8 @@ def open_session(
         any_base: use the adapter with ``model`` even if it names another base model.
         raw: leave confidences as they are, although there is a calibration for them.
         scoring: what is scored at a tag: "exact" every score up to the closing tag word, "prefix" the first tokens that
-            tell the scores apart. That is faster, and takes for granted that the model closes a tag behind a score.
-            None as in ``prompt_format``.
+            tell the scores apart. That is faster, and takes for granted that the model closes a tag after a score.
+            None is as in the adapter's training.
 
     Raises:
         LovecError: neither model nor adapter is given, one of them cannot be loaded, the adapter names another base

@@ -376,8 +376,9 @@ class EvaluationModule(LightningModule, CheckedSettings):
 
     def validation_step(self, rows: Sequence[Record], batch_idx: int) -> None:
         """Tag and measure records in every mode."""
-        for mode in self.evaluator.modes:
-            self.evaluator.update(mode, self.evaluator.tag_and_label(rows, mode))
+        with self.policy.without_casts():
+            for mode in self.evaluator.modes:
+                self.evaluator.update(mode, self.evaluator.tag_and_label(rows, mode))
 
     def on_validation_epoch_end(self) -> None:
         """Log ``val/...`` of the first mode and ``val/<mode>/...`` of the others, in domain."""

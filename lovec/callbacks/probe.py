@@ -85,6 +85,7 @@ class Probe(Callback):
                 pl_module.costs.estimate.aside(PROBE),
                 seeded(pl_module.seed, pl_module.global_step, pl_module.global_rank),  # an oracle may draw
                 trainer.precision_plugin.val_step_context(),
+                pl_module.policy.without_casts(),
             ):
                 records = _answer(pl_module, engine, own_share(trainer, questions))
             barrier(trainer)

@@ -376,8 +376,9 @@ class EvaluationModule(LightningModule, CheckedSettings):
 
     def validation_step(self, rows: Sequence[Record], batch_idx: int) -> None:
         """Tag and measure records in every mode."""
-        for mode in self.evaluator.modes:
-            self.evaluator.update(mode, self.evaluator.tag_and_label(rows, mode))
+        with self.policy.without_casts():
+            for mode in self.evaluator.modes:
+                self.evaluator.update(mode, self.evaluator.tag_and_label(rows, mode))
 
     def on_validation_epoch_end(self) -> None:
         """Log ``val/...`` of the first mode and ``val/<mode>/...`` of the others, in domain."""
@@ -403,7 +404,7 @@ class EvaluationModule(LightningModule, CheckedSettings):
         self.engine.sync(self.policy)
         data = getattr(self.trainer, "datamodule", None)
         validation = [] if data is None else data.load("validation")
-        files = {name: path or self._measured_file for name, path in self.methods.items()}
+        files = {name: adapter_folder(path) if path else self._measured_file for name, path in self.methods.items()}
         weights = {name: weights_of(path) for name, path in files.items()}
         folders = {name: path for name, path in files.items() if path and weights[name] and Path(path).is_dir()}
         made = {name: self._provenance(path).of_weights() for name, path in folders.items()}

@@ -140,20 +140,30 @@ class PolicyModule(EvaluationModule):
                 the first one fits.
         """
         check_texts(row, self.encoder.tags)
-        for n in range(len(row.sentences), 0, -1):
+        if self._fits(whole := self.encode(row)):
+            return whole
+        longest: Example | None = None
+        fitting, too_many = 0, len(row.sentences)  # the more sentences there are, the longer is the row
+        while too_many - fitting > 1:
+            n = (fitting + too_many) // 2
             rejected = None if row.rejected is None else row.rejected[:n]
-            kept = replace(row, sentences=row.sentences[:n], rejected=rejected)
-            if n < len(row.sentences):
-                kept = replace(kept, meta={**row.meta, "finished": False})
-            example = self.encode(kept)
-            if max(len(s) for s in example.sequences) <= self.policy.max_length:
-                if n < len(row.sentences):
-                    self._shortened.add(row.id)
-                return example
-        raise LovecError(
-            f"{row.id}: prompt and first sentence are longer than the context of {self.policy.max_length} tokens; "
-            "leave the row out, shorten the question, or raise policy.max_length"
-        )
+            meta = {**row.meta, "finished": False}
+            example = self.encode(replace(row, sentences=row.sentences[:n], rejected=rejected, meta=meta))
+            if self._fits(example):
+                longest, fitting = example, n
+            else:
+                too_many = n
+        if longest is None:
+            raise LovecError(
+                f"{row.id}: prompt and first sentence are longer than the context of {self.policy.max_length} tokens; "
+                "leave the row out, shorten the question, or raise policy.max_length"
+            )
+        self._shortened.add(row.id)
+        return longest
+
+    def _fits(self, example: Example) -> bool:
+        """Return whether the context holds every sequence of an example."""
+        return max(len(sequence) for sequence in example.sequences) <= self.policy.max_length
 
     # Before the first step
 
@@ -204,6 +214,7 @@ class PolicyModule(EvaluationModule):
                 droppable(self.trainer),
                 seeded(self.seed, self.global_step, self.global_rank),
                 doing(f"step {self.global_step + 1}"),
+                self.policy.without_casts(),
             ):
                 for examples in self.update_batches(rows):
                     self.update(examples)

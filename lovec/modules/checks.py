@@ -31,6 +31,11 @@ def check_trainer(trainer: Any) -> None:
         )
     if trainer.gradient_clip_val:
         raise LovecError("trainer.gradient_clip_val is set; use model.grad_norm instead")
+    if trainer.overfit_batches:
+        raise LovecError(
+            "trainer.overfit_batches is set, but every epoch would go on with other records: give data of these few "
+            "records alone, and as many trainer.max_epochs as wanted"
+        )
     if str(trainer.precision) in ("bf16-true", "16-true", "16-mixed"):
         raise LovecError(
             f"trainer.precision is {trainer.precision}; adapters stay in float32: use 32-true or bf16-mixed, "

@@ -118,6 +118,7 @@ class RunCosts(Callback):
                 doing("measuring how long a step takes"),
                 seeded(module.seed, module.global_step, module.global_rank),
                 trainer.precision_plugin.train_step_context(),
+                module.policy.without_casts(),
             ):
                 examples = next(iter(module.update_batches(row)))
                 barrier(trainer)  # scores of its own take each process another number of passes

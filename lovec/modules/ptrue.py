@@ -36,7 +36,8 @@ class PTrueTuned(PolicyModule):
 
     The loss is smooth L1 between p(True) / (p(True) + p(False)) and f: (p - f)^2 / (2 beta) where they differ by less
     than beta, |p - f| - beta / 2 elsewhere (Self-Calibration, Huang et al. 2025, arXiv 2503.00031). Every labelled
-    sentence is a question and an example of its own; sentences without a label are left out. The policy answers this
+    sentence is a question and an example of its own; sentences without a label are left out, and answers without any
+    label are refused. The policy answers this
     question only, so it is measured as an iterative tagger, and ``PTrue(adapter)`` takes its adapter.
 
     Args:
@@ -94,9 +95,14 @@ class PTrueTuned(PolicyModule):
         """Collect the warnings about sentences that do not fit; such sentences are left out.
 
         Raises:
-            LovecError: none of those with a label is left.
+            LovecError: no sentence has a label, or none of those with one is left.
         """
-        if not self.questions(row) and row.has_labels:
+        if not row.has_labels:
+            raise LovecError(
+                f"{row.id}: no sentence has a factuality, so there is nothing to ask about; leave the answer out, or "
+                "label it with `lovec label --answers FILE --oracle NAME`"
+            )
+        if not self.questions(row):
             raise LovecError(
                 f"{row.id}: no sentence with a label fits the context of {self.policy.max_length} tokens; leave the "
                 "answer out, or raise policy.max_length"

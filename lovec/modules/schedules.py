@@ -49,14 +49,26 @@ class WarmupCosine(LRScheduler):
         return self.floor + (1.0 - self.floor) * 0.5 * (1.0 + math.cos(math.pi * done))
 
     def set_total_steps(self, total_steps: int) -> None:
-        """Set the number of optimiser steps of the run, and the first rate accordingly."""
+        """Set the number of optimiser steps of the run, and the next rate accordingly."""
         self.total_steps = total_steps
-        for group, rate in zip(self.optimizer.param_groups, self.get_lr(), strict=True):
-            group["lr"] = rate
+        self._set_rates()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position in the run; not its length, which a resumed run may change."""
         return {k: v for k, v in super().state_dict().items() if k not in ("total_steps", "warmup", "floor")}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take the position of a run that goes on, and the rate that the length of this one gives it.
+
+        The optimiser must have its state by then: with that it gets the rate by the length of the earlier run.
+        """
+        super().load_state_dict(state_dict)
+        self._set_rates()
+
+    def _set_rates(self) -> None:
+        """Give the optimiser the rates of its next step."""
+        for group, rate in zip(self.optimizer.param_groups, self.get_lr(), strict=True):
+            group["lr"] = rate
 
     def get_lr(self) -> list[float | Tensor]:
         """Return the rates for the next step, one per parameter group."""

@@ -253,6 +253,22 @@ class Policy(nn.Module):
             yield
         engine.sync(self)
 
+    @contextmanager
+    def without_casts(self) -> Iterator[None]:
+        """Let the adapter's layers take their inputs as they are inside the block, where that changes no result.
+
+        PEFT casts them to float32, the type of the adapter's weights. Under autocast the first product rounds them
+        back to what they were, so the casts only take time, and memory until the backward pass. Without autocast the
+        product needs them, and active dropout computes in the type of its input; there the block changes nothing.
+        Enter it once around a step with its backward pass, since every entry walks through all layers.
+        """
+        from peft.helpers import disable_input_dtype_casting  # here, since importing peft imports bitsandbytes too
+
+        drops = any(isinstance(m, nn.Dropout) and m.training and m.p > 0 for m in self.peft.modules())
+        needless = torch.is_autocast_enabled(self.device.type) and not drops
+        with disable_input_dtype_casting(self.peft, active=needless):
+            yield
+
     @property
     def active_adapter(self) -> str | None:
         """PEFT's name of the adapter that the model computes with now; None for the bare base."""

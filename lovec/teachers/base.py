@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 from lovec.baselines import BaselineResources
 from lovec.core.files import write_text
+from lovec.core.hub import adapter_folder
 from lovec.core.notices import counted
 from lovec.core.progress import doing
 from lovec.core.provenance import adapter_options, text_digest, weights_digest
@@ -39,7 +40,7 @@ class TeacherResources:
     Attributes:
         policy: the model. Teachers compute with an adapter of their own, with that of ``start``, or with none.
         baselines: engine and encoder of the policy, and what else baselines work with.
-        start: folder of the adapter that training starts from; None where it starts a fresh one.
+        start: the adapter that training starts from, as for ``policy.adapter``; None where it starts a fresh one.
         oracle: rates sentences; None where there is none.
         folder: where estimates are kept; None keeps none.
         rank: number of this process.
@@ -94,7 +95,7 @@ class StoredTeacher(Teacher):
         """All settings that the estimates depend on, as values of JSON."""
 
     def adapter(self, resources: TeacherResources) -> str | None:
-        """Return the folder of the adapter that the teacher computes with; None is the bare base model."""
+        """Return the adapter that the teacher computes with, as for ``policy.adapter``; None is the bare base model."""
         return None
 
     @abstractmethod
@@ -109,7 +110,7 @@ class StoredTeacher(Teacher):
         """
         path = None if resources.folder is None else resources.folder / f"{self.digest(records, resources)}.json"
         sizes = [len(record.sentences) for record in records]
-        adapter = self.adapter(resources)
+        adapter = self._folder(resources)
         options = {} if adapter is None else adapter_options(Path(adapter))
         stored = resources.gather(_read(path, sizes, options) if path is not None and resources.rank == 0 else None)[0]
         if stored is not None:
@@ -132,7 +133,7 @@ class StoredTeacher(Teacher):
 
     def digest(self, records: Sequence[Record], resources: TeacherResources) -> str:
         """Return a digest of all that the estimates of records depend on."""
-        adapter, shared = self.adapter(resources), resources.baselines
+        adapter, shared = self._folder(resources), resources.baselines
         samples = shared.samples
         parts: dict[str, Any] = {
             "teacher": f"{type(self).__module__}.{type(self).__qualname__}",
@@ -150,6 +151,11 @@ class StoredTeacher(Teacher):
             texts = ([sentence.text for sentence in record.sentences] for record in records)
             answers = (answer | {"sentences": own} for answer, own in zip(answers, texts, strict=True))
         return text_digest(json.dumps(part, sort_keys=True, default=str) for part in chain([parts], answers))[:32]
+
+    def _folder(self, resources: TeacherResources) -> str | None:
+        """Return the folder with the weights of the teacher's adapter; None is the bare base model."""
+        adapter = self.adapter(resources)
+        return None if adapter is None else adapter_folder(adapter)
 
 
 def plain_settings(value: Any) -> Any:

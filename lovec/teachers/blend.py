@@ -147,10 +147,10 @@ def _column_means(x: Array) -> Array:
 
 def _alike(x: Array, keys: Sequence[str]) -> Array:
     """Return rows [N, J], each of them the mean over the rows that have the same key."""
-    _, place, count = np.unique(np.array(keys), return_inverse=True, return_counts=True)
-    sums = np.zeros((len(count), x.shape[1]))
-    np.add.at(sums, place, x)
-    return np.asarray((sums / count[:, None])[place])
+    numbers: dict[str, int] = {}  # an array of the keys would give each the memory of the longest
+    place = np.array([numbers.setdefault(key, len(numbers)) for key in keys])
+    sums = np.stack([np.bincount(place, column) for column in x.T], axis=1)
+    return np.asarray((sums / np.bincount(place)[:, None])[place])
 
 
 def _isotonic(column: Array, factuality: Array) -> Isotonic:

@@ -22,7 +22,8 @@ class PolicyMean(StoredTeacher):
     """The mean of the policy's distribution over the scale, with the scores that it states as context.
 
     Args:
-        adapter: folder of the adapter of the policy; None is the one that training starts from. Either is frozen.
+        adapter: the adapter of the policy, as for ``policy.adapter``; None is the one that training starts from. Either
+            is frozen.
     """
 
     def __init__(self, adapter: str | None = None) -> None:
@@ -34,7 +35,7 @@ class PolicyMean(StoredTeacher):
         return {}
 
     def adapter(self, resources: TeacherResources) -> str | None:
-        """Return the folder of the policy's adapter.
+        """Return the policy's adapter.
 
         Raises:
             LovecError: training starts with a fresh adapter, which says nothing.
@@ -97,7 +98,7 @@ class BaselineTeacher(StoredTeacher):
         return self._settings
 
     def adapter(self, resources: TeacherResources) -> str | None:
-        """Return the folder of the baseline's adapter; None for the bare base model."""
+        """Return the baseline's adapter; None for the bare base model."""
         return self.baseline.adapter
 
     def estimates(self, records: Sequence[Record], resources: TeacherResources) -> Estimates:

@@ -357,6 +357,16 @@ def test_times_tell_phases_records_and_context(compared: tuple[Path, Comparison,
     assert max(map(len, prompts)) < answers["prefill_tokens"] <= sum(map(len, prompts))  # what they share counts once
 
 
+def test_an_adapter_that_is_named_by_its_run_is_told_by_its_weights(
+    model: str, adapters: dict[str, str], tmp_path: Path
+) -> None:
+    shutil.copytree(adapters["A"], tmp_path / "run" / "adapter")
+    made = comparison(model, adapters={"A": str(tmp_path / "run")}, evaluation={"vanilla": False})
+    trainer(tmp_path).test(made, Rows(), verbose=False)
+    tested = json.loads((tmp_path / "test" / "rows" / "tested.json").read_text())
+    assert tested["weights"] == {"A": weights_digest(adapters["A"])} and tested["provenance"].keys() == {"A"}
+
+
 def test_context_of_a_test_is_counted_once(model: str, adapters: dict[str, str], tmp_path: Path) -> None:
     """Labels by the model itself do not count as tagging, nor do validation records."""
     engine = TransformersEngine(8)

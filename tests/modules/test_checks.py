@@ -203,11 +203,20 @@ def test_p_true_leaves_out_what_does_not_fit_before_the_first_step(
     assert objective.question.failed.ids.keys() == {"r3"}
 
 
-def test_p_true_has_rows_none_of_whose_sentences_fits_refused_or_left_out(model: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda row: with_text(row, "x" * 1000), "no sentence with a label fits the context of 500 "),
+        (lambda row: row.with_factuality([None] * len(row.sentences)), "no sentence has a factuality, "),
+    ],
+)
+def test_p_true_has_rows_without_a_question_refused_or_left_out(
+    change: Any, why: str, model: str, tmp_path: Path
+) -> None:
     rows = records(12)
-    rows[3] = with_text(rows[3], "x" * 1000)
+    rows[3] = change(rows[3])
     data, policy = Given(rows), PolicyConfig(model=model, lora_r=4, max_length=500)
-    with pytest.raises(LovecError, match=r"^1 of 12 .*\(r3\); .* no sentence with a label fits the context of 500 "):
+    with pytest.raises(LovecError, match=rf"^1 of 12 .*\(r3\); .* {why}"):
         trainer(tmp_path, max_steps=0).fit(module(PTrueTuned, model, policy=policy), data)
     data.unfit, data.batch_size = "leave_out", 1
     ours = trainer(tmp_path)

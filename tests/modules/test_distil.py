@@ -12,7 +12,8 @@ import torch
 from tinyrun import Rows, fit, loaded, module, records, trainer
 from torch import Tensor
 
-from lovec.baselines import LUQ, SentenceLikelihood, Words
+from lovec.baselines import LUQ, PTrue, SentenceLikelihood, Words
+from lovec.core.hub import SHIPPED
 from lovec.losses import soft_score_nll
 from lovec.modules import Batch, Distil
 from lovec.policy import TokenBatch, TokenSequence
@@ -239,6 +240,21 @@ def test_what_a_teacher_depends_on_is_in_the_name_of_its_file(model: str, adapte
     assert len(names) == 15
     unlabelled = [row.with_factuality([None] * len(row.sentences)) for row in rows]
     assert PolicyMean().digest(unlabelled, resources) == PolicyMean().digest(rows, resources)
+
+
+def test_the_adapter_of_a_teacher_may_be_a_run_or_one_that_is_shipped(
+    model: str, adapter: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    objective = loaded(tmp_path, module(Distil, model, adapter, teacher=ByText()))
+    resources, rows = replace(objective.teacher_resources, folder=None), records(4)
+    monkeypatch.setitem(SHIPPED, "mine", Path(adapter))
+    policy_mean, p_true = PolicyMean(adapter), BaselineTeacher(PTrue(adapter=adapter))
+    for name in (str(Path(adapter).parent), "mine"):
+        assert PolicyMean(name).digest(rows, resources) == policy_mean.digest(rows, resources)
+        assert PolicyMean(name).estimates(rows, resources) == policy_mean.estimates(rows, resources)
+        named = BaselineTeacher(PTrue(adapter=name))
+        assert named.digest(rows, resources) and named.estimates(rows, resources) == p_true.estimates(rows, resources)
+    assert fit(tmp_path, module(Distil, model, str(Path(adapter).parent), teacher=PolicyMean()), max_steps=1).logged
 
 
 def test_the_teacher_leaves_the_policy_as_it_was(model: str, adapter: str, tmp_path: Path) -> None:

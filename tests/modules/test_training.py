@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from tinyrun import Rows, fit, module, records, trainer
+from peft.tuners.tuners_utils import BaseTunerLayer
+from tinyrun import Rows, fit, loaded, module, records, trainer
 from torch import Tensor
 
 from lovec.core.randomness import seeded
 from lovec.datasets.jsonl import read_records
+from lovec.datasets.pairs import with_rejected
 from lovec.metrics.results import read_results
 from lovec.modules import (
     DPO,
@@ -28,9 +31,9 @@ from lovec.modules import (
     WarmupCosine,
 )
 from lovec.modules.batching import micro_batches
-from lovec.policy import is_adapter
+from lovec.policy import Policy, is_adapter
 from lovec.policy.checkpoints import read_checkpoint
-from lovec.types import LossOutput, LovecError, Record, Term
+from lovec.types import LossOutput, LovecError, Record, Sentence, Term
 
 
 class IPO(PreferenceModule):
@@ -188,6 +191,26 @@ def test_long_rows_are_cut_alike_on_both_sides_and_hopeless_ones_named(
         objective.example(replace(row, question="q" * 400))
 
 
+@pytest.mark.parametrize("cls", [SFT, DPO, SFTRegression])
+def test_a_row_that_is_far_too_long_is_encoded_a_few_times(cls: type, model: str, tmp_path: Path) -> None:
+    """As many sentences are kept as a search from the end would keep."""
+    objective = loaded(tmp_path, module(cls, model, policy=PolicyConfig(model=model, lora_r=4, max_length=400)))
+    encode, encoded = objective.encode, []
+    objective.encode = lambda row: (encoded.append(row), encode(row))[1]
+    kept = []
+    for n in (1, 2, 3, 4, 5, 6, 7, 8, 9, 300):
+        sentences = tuple(Sentence(f"Ada wrote note {i}.", factuality=i % 11 / 10) for i in range(n))
+        example = objective.example(row := with_rejected(Record("a", "Who is Ada?", sentences=sentences), 0))
+        assert len(encoded) <= math.log2(n) + 2
+        kept.append(len(example.record.sentences))
+        assert max(map(len, example.sequences)) <= 400 and example.record.sentences == sentences[: kept[-1]]
+        if kept[-1] < n:
+            more = replace(row, sentences=sentences[: kept[-1] + 1], rejected=row.rejected[: kept[-1] + 1])
+            assert max(map(len, encode(replace(more, meta={"finished": False})).sequences)) > 400
+        encoded.clear()
+    assert 1 < kept[-1] < 9 and kept == [min(n, kept[-1]) for n in (1, 2, 3, 4, 5, 6, 7, 8, 9, 300)]
+
+
 def test_an_objective_with_a_wrong_mask_is_refused(model: str, tmp_path: Path) -> None:
     class Forgetful(SFT):
         def loss(self, batch: Batch) -> LossOutput:
@@ -212,6 +235,7 @@ def test_an_objective_with_a_wrong_mask_is_refused(model: str, tmp_path: Path) -
         ({"accumulate_grad_batches": 2}, "use data.batch_size"),
         ({"gradient_clip_val": 1.0}, "use model.grad_norm"),
         ({"precision": "bf16-true"}, "use 32-true or bf16-mixed"),
+        ({"overfit_batches": 1}, "give data of these few records alone"),
     ],
 )
 def test_trainer_flags_that_mean_something_else_are_refused(
@@ -226,6 +250,70 @@ def test_bf16_mixed_trains(model: str, tmp_path: Path) -> None:
     run = fit(tmp_path, objective, precision="bf16-mixed", max_epochs=4)
     assert run.logged[-1]["train/nll"] < run.logged[0]["train/nll"]
     assert {p.dtype for p in objective.policy.trainable()} == {torch.float32}
+
+
+@pytest.fixture
+def casts(monkeypatch: pytest.MonkeyPatch) -> list[torch.dtype]:
+    """The types that PEFT has cast inputs of an adapter's layers to."""
+    done: list[torch.dtype] = []
+    cast = BaseTunerLayer._cast_input_dtype
+
+    def watched(layer: Any, x: Tensor, dtype: torch.dtype) -> Tensor:
+        found = cast(layer, x, dtype)
+        if found is not x:
+            done.append(dtype)
+        return found
+
+    monkeypatch.setattr(BaseTunerLayer, "_cast_input_dtype", watched)
+    return done
+
+
+def trained_in_bf16(cls: type, folder: Path, policy: PolicyConfig, **options: Any) -> list[Tensor]:
+    """The weights after three steps under autocast."""
+    objective = module(cls, policy.model, policy=policy)
+    fit(folder, objective, max_steps=3, precision="bf16-mixed", **options)
+    return [p.detach().clone() for p in objective.policy.trainable()]
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_casts_that_autocast_undoes_are_left_out(
+    checkpointing: bool,
+    casts: list[torch.dtype],
+    model: str,
+    adapter: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    policy = PolicyConfig(model=model, adapter=adapter, dtype="bfloat16", gradient_checkpointing=checkpointing)
+    ours = trained_in_bf16(DPO, tmp_path, policy, limit_val_batches=1)
+    assert not casts
+    monkeypatch.setattr(Policy, "without_casts", lambda _: nullcontext())
+    assert all(map(torch.equal, ours, trained_in_bf16(DPO, tmp_path, policy))) and casts
+
+
+def test_dropout_gets_its_input_cast(
+    casts: list[torch.dtype], model: str, adapter: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = PolicyConfig(model=model, adapter=adapter, dtype="bfloat16", lora_dropout=0.1)
+    ours = trained_in_bf16(SFT, tmp_path, policy)
+    assert casts
+    monkeypatch.setattr(Policy, "without_casts", lambda _: nullcontext())
+    assert all(map(torch.equal, ours, trained_in_bf16(SFT, tmp_path, policy)))
+
+
+def test_without_autocast_inputs_are_cast(casts: list[torch.dtype], model: str, tmp_path: Path) -> None:
+    objective = module(SFT, model, policy=PolicyConfig(model=model, lora_r=4, dtype="bfloat16"))
+    assert fit(tmp_path, objective, max_steps=1).logged and casts
+    layers = [layer for layer in objective.policy.peft.modules() if isinstance(layer, BaseTunerLayer)]
+
+    def casting() -> set[bool]:
+        return {getattr(layer, "cast_input_dtype_enabled", True) for layer in layers}
+
+    with objective.policy.without_casts():
+        assert casting() == {True}
+    with torch.autocast("cpu", dtype=torch.bfloat16), objective.policy.without_casts():
+        assert casting() == {False}
+    assert casting() == {True}
 
 
 def test_an_infinite_loss_is_named(model: str, tmp_path: Path) -> None:
@@ -291,6 +379,26 @@ def test_warmup_cosine_rises_and_falls() -> None:
     assert optimizer.param_groups[0]["lr"] == pytest.approx(0.0, abs=1e-12)
 
 
+@pytest.mark.parametrize("length", [10, 20])
+def test_a_run_that_goes_on_has_the_rate_that_its_length_gives_the_step(length: int) -> None:
+    def run(steps: int, length: int, saved: Any = None) -> tuple[list[float], Any]:
+        optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+        schedule = WarmupCosine(optimizer, warmup=0.2)
+        schedule.set_total_steps(length)
+        if saved is not None:
+            for part, state in zip((optimizer, schedule), saved, strict=True):
+                part.load_state_dict(state)
+        rates = []
+        for _ in range(steps):
+            rates.append(optimizer.param_groups[0]["lr"])
+            optimizer.step()
+            schedule.step()
+        return rates, (optimizer.state_dict(), schedule.state_dict())
+
+    _, saved = run(4, 10)
+    assert run(length - 4, length, saved)[0] == run(length, length)[0][4:]
+
+
 def test_weights_of_terms_clipping_and_noise(model: str, adapter: str, tmp_path: Path) -> None:
     first = fit(tmp_path, module(DPO, model, adapter, sft_weight=0.5), max_steps=1).logged[0]
     expected = first["train/preference"] + 0.5 * first["train/sft"]
@@ -324,7 +432,7 @@ def test_the_schedule_reaches_the_optimiser_and_a_longer_resume(model: str, tmp_
     run = trainer(tmp_path, enable_checkpointing=True, callbacks=[saver])
     run.fit(objective, Rows())
     assert run.optimizers[0].param_groups[0]["lr"] == pytest.approx(0.0, abs=1e-9)
-    rates = []
+    rates: list[float] = []
 
     class Watch(SFT):
         def loss(self, batch: Batch) -> LossOutput:
@@ -334,7 +442,10 @@ def test_the_schedule_reaches_the_optimiser_and_a_longer_resume(model: str, tmp_
     longer = module(Watch, model, lr_scheduler=WarmupCosine, micro_batch_tokens=10**6)
     longer.ckpt_despite = frozenset({"objective"})  # a subclass might have another loss
     trainer(tmp_path, max_epochs=3).fit(longer, Rows(), ckpt_path=saver.best_model_path)
-    assert len(rates) == 6 and min(rates[1:]) > 1e-4  # the first step back still has the rate that was saved
+    assert len(rates) == 6 and min(rates) > 1e-4
+    whole = module(Watch, model, lr_scheduler=WarmupCosine, micro_batch_tokens=10**6)
+    trainer(tmp_path, max_epochs=3).fit(whole, Rows())
+    assert rates[:6] == rates[9:]
     with pytest.raises(LovecError, match="needs the length of the run"):
         trainer(tmp_path, max_epochs=-1).fit(module(SFT, model, lr_scheduler=WarmupCosine), Rows())
 

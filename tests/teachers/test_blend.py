@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,6 +15,7 @@ from lovec.baselines import LinearProbe, PTrue, Words
 from lovec.metrics.functional import brier_score, ece_m, spearman
 from lovec.teachers import BaselineTeacher, Blend, CalibratedStack, PolicyMean
 from lovec.teachers.base import _interleaved, _read, plain_settings
+from lovec.teachers.blend import _alike
 from lovec.types import LovecError, Record, Sentence
 
 
@@ -86,6 +88,19 @@ def test_equal_sentences_of_a_question_get_one_target() -> None:
     alike = Blend([PolicyMean()]).blended(double, estimates)
     apart = Blend([PolicyMean()], alike=False).blended(double, estimates)
     assert alike[0] == alike[-1] and apart[0] != apart[-1]
+
+
+def test_one_long_sentence_does_not_make_the_others_long() -> None:
+    keys = ["w" * 20_000, *(f"sentence {i // 2}" for i in range(999))]
+    rows = np.random.default_rng(0).random((1000, 2))
+    tracemalloc.start()
+    try:
+        found = _alike(rows, keys)
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
+    expected = [rows[[at for at, other in enumerate(keys) if other == key]].mean(0) for key in keys]
+    assert np.array_equal(found, expected)
 
 
 def test_what_one_teacher_cannot_say_another_says() -> None:

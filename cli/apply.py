@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -82,7 +81,7 @@ def run(words: list[str]) -> None:
 
     calibration = load_calibration(options.calibration)
     promised = None if options.keep_factual is None else calibration.threshold(options.keep_factual)
-    columns = replace(named_columns(calibration, GUESSED), group=calibration.group, by=calibration.by or None)
+    columns = named_columns(calibration, GUESSED)
     rows = read_scores(options.file, columns, calibration.layout)
     applied = _Applied(calibration, promised, options.min_confidence, options.drop)
     with locked(out), atomic_file(out) as staging, open(staging, "w", encoding="utf-8", newline="") as file:

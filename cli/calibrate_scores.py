@@ -95,6 +95,7 @@ def run(words: list[str]) -> None:
         true_from=true_from,
         layout=file.layout,
         group="" if file.layout else file.columns.group or "",
+        label="" if file.layout else file.columns.label or "",
         by=None if methods[0].by is None else (str(columns.by), methods[0].by),
         judge=judge,
         data=[source],

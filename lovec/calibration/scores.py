@@ -160,6 +160,7 @@ class ScoreCalibration(FittedMap):
         by: column that names the kind of a row, for each of which promises hold by themselves; "" for none.
         kinds: guarantees for each kind.
         judge: column of a judge's labels that were used beside people's; "" for none.
+        label: column of the labels; "" where it is not known, or with a layout.
     """
 
     columns: Annotated[tuple[Column, ...], Within(most=_MOST_COLUMNS)]
@@ -169,6 +170,7 @@ class ScoreCalibration(FittedMap):
     by: str = ""
     kinds: Annotated[tuple[KindGuarantee, ...], Within(most=10_000)] = ()
     judge: str = ""
+    label: str = ""
 
     def __post_init__(self) -> None:
         names = tuple(column.key for column in self.columns)
@@ -307,8 +309,8 @@ class ScoreCalibration(FittedMap):
             raise wrong("a calibration of scores", data, f"an object whose kind is {_KIND!r}")
         if data.get("version") != _VERSION:
             raise wrong("version of a calibration", data.get("version"), str(_VERSION))
-        # Files of earlier versions lack the judge, which they did not know.
-        known = {"judge": ""} | {name: value for name, value in data.items() if name not in ("kind", "version")}
+        # Files of earlier versions lack the judge and the label, which they did not know.
+        known = {"judge": "", "label": ""} | {name: value for name, value in data.items() if name not in ("kind", "version")}
         return read_object(cls, known)
 
     def _directed(self, scores: Sequence[ArrayLike | Mapping[str, ArrayLike]]) -> Array:
@@ -377,6 +379,7 @@ def calibrate_columns(
     true_from: float = TRUE_FROM,
     layout: str | None = None,
     group: str = "",
+    label: str = "",
     by: tuple[str, Sequence[str]] | None = None,
     judge: tuple[str, ArrayLike] | None = None,
     data: Iterable[str] = (),
@@ -402,6 +405,7 @@ def calibrate_columns(
         true_from: factuality from which a row is true, for the guarantees.
         layout: see ``ScoreCalibration``.
         group: see ``ScoreCalibration``.
+        label: see ``ScoreCalibration``.
         by: name of the column that says the kind of each row, and the kinds, [N]: each kind gets guarantees of its own.
         judge: name of the column of a judge's labels, and these, [N], NaN where it cannot tell. Of a single column of
             scores, maps and thresholds are then fitted to both, see ``lovec.calibration.judged``, unless people have
@@ -431,8 +435,8 @@ def calibrate_columns(
             f"a calibration got {len(numbers)} columns of {[len(values) for values in numbers]} scores, {len(truth)} "
             f"labels and {len(owners)} groups, expected at least one column and equally many of each"
         )
-    for column in columns:
-        checked_text(column.key, "the name of a column")
+    for name in (*(column.key for column in columns), group, label, *([] if by is None else by[:1])):
+        checked_text(name, "the name of a column")
     known = [_ranked(column, values) for column, values in zip(columns, numbers, strict=True)]
     features = np.stack([column.features(values) for column, values in zip(known, numbers, strict=True)], 1)
     stacked = len(known) > 1
@@ -471,6 +475,7 @@ def calibrate_columns(
         columns=tuple(known),
         layout=layout,
         group=group,
+        label=label,
         sources=tuple(sources),
         by="" if by is None else by[0],
         judge="" if judge is None or rows is None else judge[0],

@@ -257,8 +257,11 @@ def test_a_file_that_holds_something_else_is_refused(change, said, tmp_path):
 
 
 def test_a_file_of_an_earlier_version_is_read():
-    data = changed(lambda d: [d.pop("judge"), [guarantee.pop("certainty", None) for guarantee in d["guarantees"]]])
-    assert ScoreCalibration.from_dict(data).judge == ""
+    data = changed(
+        lambda d: [d.pop("judge"), d.pop("label"), [guarantee.pop("certainty", None) for guarantee in d["guarantees"]]]
+    )
+    made = ScoreCalibration.from_dict(data)
+    assert made.judge == made.label == ""
 
 
 def test_the_calibration_of_an_adapter_is_told_from_one_of_scores(tmp_path):

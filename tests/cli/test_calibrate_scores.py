@@ -311,6 +311,36 @@ def test_a_calibration_is_fitted_again_to_new_labels(here, capsys):
         assert said in error_of(capsys, "calibrate", *words.split(), "--out", "x")[1], words
 
 
+def test_group_and_label_of_a_calibration_are_kept(here, capsys):
+    # neither name would be guessed: "label" and "none" would
+    rows = [
+        {"case_nr": row["question"], "p_true": row["p_true"], "human_says": row["correct"], "label": at % 2}
+        for at, row in enumerate(made_rows(100))
+    ]
+    write("old.csv", rows)
+    words = ["--keep_factual", "0.8", "--confidence", "p_true"]
+    fitted("old.csv", *words, "--group", "case_nr", "--label", "human_says")
+    assert "400 rows of 100 groups" in capsys.readouterr().out
+    fitted("old.calibration", "--feedback", "old.csv", "--out", "new")
+    old, new = (lovec.load_calibration(name) for name in ("old.calibration", "new"))
+    assert (new.group, new.label, new.guarantees) == ("case_nr", "human_says", old.guarantees)
+    for more in ([], ["--confidence", "p_true", "--confidence", "label", "--redo"]):
+        capsys.readouterr()
+        assert main(["score", "old.csv", "--calibration", "old.calibration", "--draws", "0", *more]) == 0
+        assert "of 100 groups (" in capsys.readouterr().out
+        found = json.loads(Path("old.score/results.json").read_text())["rows"]
+        truth = np.mean([row["human_says"] for row in rows])
+        assert all(row["metrics"]["mean_factuality"] == pytest.approx(truth) for row in found)
+    # who names others gets them
+    more = ["--group", "", "--label", "label", "--out", "other"]
+    fitted("old.calibration", "--feedback", "old.csv", *more)
+    other = lovec.load_calibration("other")
+    assert (other.group, other.label, other.fitted.passages) == ("", "label", 400)
+    write("new.csv", [{"p_true": row["p_true"], "human_says": row["human_says"]} for row in rows])
+    code, said = error_of(capsys, "score", "new.csv", "--calibration", "old.calibration")
+    assert code == 1 and "no row has a group in the column 'case_nr'" in said and '--group ""' in said
+
+
 def test_the_threshold_before_is_tried_on_the_labels_of_people(here, capsys):
     rows = made_rows(100)
     made, _ = calibrate_scores(

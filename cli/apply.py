@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -82,9 +81,9 @@ def run(words: list[str]) -> None:
 
     calibration = load_calibration(options.calibration)
     promised = None if options.keep_factual is None else calibration.threshold(options.keep_factual)
-    columns = replace(named_columns(calibration, GUESSED), group=calibration.group, by=calibration.by or None)
-    rows = read_scores(options.file, columns, calibration.layout)
-    applied = _Applied(calibration, promised, options.min_confidence, options.drop)
+    columns = named_columns(calibration, GUESSED)
+    rows = read_scores(options.file, columns, calibration.layout, as_written=out.suffix.lower() in _SEPARATORS)
+    applied = _Applied(calibration, columns.methods, promised, options.min_confidence, options.drop)
     with locked(out), atomic_file(out) as staging, open(staging, "w", encoding="utf-8", newline="") as file:
         write = _writer(file, out)
         while batch := list(islice(rows, _AT_ONCE)):
@@ -101,14 +100,22 @@ class _Applied:
 
     Args:
         calibration: the calibration.
+        methods: what the scores of a row are of, in their order.
         promised: the guarantee that says what is kept; None for none.
         least: the confidence from which a row is kept; None for none.
         drop: whether rows that are not kept are left out.
     """
 
     def __init__(
-        self, calibration: ScoreCalibration, promised: Guarantee | None, least: float | None, drop: bool
+        self,
+        calibration: ScoreCalibration,
+        methods: Sequence[str],
+        promised: Guarantee | None,
+        least: float | None,
+        drop: bool,
     ) -> None:
+        # The columns of a calibration may stand in any order; those that are read are confidences first.
+        self._order = [methods.index(column.key) for column in calibration.columns]
         self.calibration, self.promised, self.least, self.drop = calibration, promised, least, drop
         self.seen = self.kept = self.unscored = 0
         self.unknown: set[str] = set()
@@ -123,7 +130,7 @@ class _Applied:
         """
         import numpy as np
 
-        directed = np.concatenate([np.array(row.scores, dtype=np.float64).T for row in batch])
+        directed = np.concatenate([np.array(row.scores, dtype=np.float64).T for row in batch])[:, self._order]
         confidences = self.calibration.confidences(directed)
         keeps = confidences >= self.least if self.least is not None else None
         if self.promised is not None:

@@ -95,6 +95,7 @@ def run(words: list[str]) -> None:
         true_from=true_from,
         layout=file.layout,
         group="" if file.layout else file.columns.group or "",
+        label="" if file.layout else file.columns.label or "",
         by=None if methods[0].by is None else (str(columns.by), methods[0].by),
         judge=judge,
         data=[source],
@@ -188,7 +189,7 @@ def _thresholds_before(
     from lovec.reports.calibrated import told_of_promise
 
     ranks, owners, told = earlier.ranks(np.stack(directed, 1)), groups or range(len(truth)), []
-    labelled = ~np.isnan(truth)  # with a judge, the other rows have its labels only
+    labelled = np.flatnonzero(~np.isnan(truth))  # with a judge, the other rows have its labels only
     for one in earlier.guarantees:
         passages = group_passages(ranks, truth, owners, one.true_from, labelled)
         told.append(f"the threshold before: {told_of_promise(one, passages.values())}")

@@ -50,7 +50,7 @@ def run(words: list[str]) -> None:
         from lovec.calibration import load_calibration
 
         calibration = load_calibration(options.calibration)
-        if not columns.methods and not options.layout:
+        if not options.layout and not (columns.methods and calibration.layout):
             columns, options.layout = named_columns(calibration, columns), calibration.layout
     from lovec.datasets.scored import read_scored
     from lovec.reports.calibrated import with_calibrated
@@ -146,20 +146,37 @@ def columns_of(options: Namespace) -> Columns:
 
 
 def named_columns(calibration: ScoreCalibration, columns: Columns) -> Columns:
-    """Return columns with the names and the scale of those that a calibration was fitted to."""
+    """Return columns with the names and the scale of those that a calibration was fitted to.
+
+    Its promises are about its label and its groups, so these are taken from it, too, unless the columns name others.
+
+    Raises:
+        LovecError: its columns have different scales, as no command fits them.
+    """
 
     def keys(kind: str) -> tuple[str, ...]:
-        return tuple(column.key for column in calibration.columns if column.kind == kind and column.key)
+        return tuple(column.key for column in calibration.columns if column.kind == kind)
 
     if calibration.layout:  # which says itself what its methods give
-        every = tuple(column.key for column in calibration.columns if column.key)
+        every = tuple(column.key for column in calibration.columns)  # "" is the only method of some layouts
         return replace(columns, confidence=every, by=calibration.by or None)
-    scales = [column.scale for column in calibration.columns if column.scale is not None]
+    group: str | None = columns.group if columns.group is not None else calibration.group
+    if not group and columns.group is None and calibration.fitted.passages < calibration.fitted.sentences:
+        group = None  # it was made in Python, of groups in a column that it does not know
+    columns = replace(columns, group=group, label=columns.label or calibration.label or None)
+    if columns.methods:  # named, to be measured beside what the calibration makes of its own
+        return columns
+    scales = list({column.scale for column in calibration.columns if column.kind == "confidence"})
+    if len(scales) > 1:
+        raise LovecError(
+            f"the columns {', '.join(keys('confidence'))} of the calibration have different scales, expected the same, "
+            "as of a table; apply it in Python"
+        )
     return replace(
         columns,
         confidence=keys("confidence"),
         uncertainty=keys("uncertainty"),
-        confidence_scale=scales[0] if scales else columns.confidence_scale,
+        confidence_scale=scales[0] if scales and scales[0] is not None else columns.confidence_scale,
         by=calibration.by or None,
     )
 

@@ -23,6 +23,7 @@ LEAST_GROUPS = 20
 """Number of groups that people have labelled below which a judge's errors are not known well enough."""
 
 _MOST_THRESHOLDS = 500  # that are tried
+_MOST_LOSSES = 2**21  # that are held at once, each in some eight copies of 8 bytes
 _MOST_BINS = 10
 _PER_BIN = 20  # labels of people in a bin
 
@@ -76,10 +77,18 @@ def judged_threshold(
     scores = np.unique([score for passage in [*theirs, *judge] for score in passage.scores if score is not None])
     chosen = np.unique(np.linspace(0, len(scores) - 1, min(len(scores), _MOST_THRESHOLDS)).round().astype(np.int64))
     tried = np.append(-np.inf, scores[chosen])
-    by_judge = losses(judge, kind, share, tried)
-    by_people = np.full_like(by_judge, np.nan)
-    by_people[known] = losses(theirs, kind, share, tried)
-    return lowest_safe(tried, by_people, by_judge, alpha)
+    # Thresholds do not depend on each other, so of very many groups some are tried at a time, from the highest down.
+    at_once, found = max(1, _MOST_LOSSES // max(1, len(judge))), np.inf
+    for end in range(len(tried), 0, -at_once):
+        some = tried[max(0, end - at_once) : end]
+        by_judge = losses(judge, kind, share, some)
+        by_people = np.full_like(by_judge, np.nan)
+        by_people[known] = losses(theirs, kind, share, some)
+        lowest = lowest_safe(some, by_people, by_judge, alpha)
+        found = min(found, lowest)
+        if lowest > some[0]:  # one of them is unsafe
+            break
+    return float(found)
 
 
 def lowest_safe(thresholds: Array, people: Array, judge: Array, alpha: float) -> float:

@@ -39,9 +39,11 @@ _KIND = "scores"
 _VERSION = 1
 _MOST_POINTS = 2_000  # of ranks: quantiles to a twentieth of a percent
 _MOST_COLUMNS = 100
+_MOST_OF_KINDS = 10_000  # guarantees for kinds
 _FIX = "calibrate again"
 
 _Kept: TypeAlias = NDArray[np.bool_]
+_Rows: TypeAlias = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +162,7 @@ class ScoreCalibration(FittedMap):
         by: column that names the kind of a row, for each of which promises hold by themselves; "" for none.
         kinds: guarantees for each kind.
         judge: column of a judge's labels that were used beside people's; "" for none.
+        label: column of the labels; "" where it is not known, or with a layout.
     """
 
     columns: Annotated[tuple[Column, ...], Within(most=_MOST_COLUMNS)]
@@ -167,8 +170,9 @@ class ScoreCalibration(FittedMap):
     group: str = ""
     sources: tuple[str, ...] = ()
     by: str = ""
-    kinds: Annotated[tuple[KindGuarantee, ...], Within(most=10_000)] = ()
+    kinds: Annotated[tuple[KindGuarantee, ...], Within(most=_MOST_OF_KINDS)] = ()
     judge: str = ""
+    label: str = ""
 
     def __post_init__(self) -> None:
         names = tuple(column.key for column in self.columns)
@@ -177,8 +181,11 @@ class ScoreCalibration(FittedMap):
         ):
             raise LovecError(f"the map {self.map.name!r} does not belong to the columns {', '.join(names)}; {_FIX}")
         FittedMap.__post_init__(self)
-        for value in dict.fromkeys(found.value for found in self.kinds):
-            check_promises([found.guarantee for found in self.kinds if found.value == value])
+        by_kind: dict[str, list[Guarantee]] = {}
+        for found in self.kinds:
+            by_kind.setdefault(found.value, []).append(found.guarantee)
+        for guarantees in by_kind.values():
+            check_promises(guarantees)
 
     def __call__(self, *scores: ArrayLike | Mapping[str, ArrayLike]) -> Array:
         """Return the calibrated confidences of scores.
@@ -307,8 +314,10 @@ class ScoreCalibration(FittedMap):
             raise wrong("a calibration of scores", data, f"an object whose kind is {_KIND!r}")
         if data.get("version") != _VERSION:
             raise wrong("version of a calibration", data.get("version"), str(_VERSION))
-        # Files of earlier versions lack the judge, which they did not know.
-        known = {"judge": ""} | {name: value for name, value in data.items() if name not in ("kind", "version")}
+        # Files of earlier versions lack the judge and the label, which they did not know.
+        known = {"judge": "", "label": ""} | {
+            name: value for name, value in data.items() if name not in ("kind", "version")
+        }
         return read_object(cls, known)
 
     def _directed(self, scores: Sequence[ArrayLike | Mapping[str, ArrayLike]]) -> Array:
@@ -377,6 +386,7 @@ def calibrate_columns(
     true_from: float = TRUE_FROM,
     layout: str | None = None,
     group: str = "",
+    label: str = "",
     by: tuple[str, Sequence[str]] | None = None,
     judge: tuple[str, ArrayLike] | None = None,
     data: Iterable[str] = (),
@@ -402,6 +412,7 @@ def calibrate_columns(
         true_from: factuality from which a row is true, for the guarantees.
         layout: see ``ScoreCalibration``.
         group: see ``ScoreCalibration``.
+        label: see ``ScoreCalibration``.
         by: name of the column that says the kind of each row, and the kinds, [N]: each kind gets guarantees of its own.
         judge: name of the column of a judge's labels, and these, [N], NaN where it cannot tell. Of a single column of
             scores, maps and thresholds are then fitted to both, see ``lovec.calibration.judged``, unless people have
@@ -425,14 +436,15 @@ def calibrate_columns(
     truth = np.asarray(factuality, dtype=np.float64)
     numbers = [np.asarray(values, dtype=np.float64) for values in directed]
     owners = list(map(str, range(len(truth)) if groups is None else groups))
-    lengths = {len(owners), *(len(values) for values in numbers), len(truth)}
+    lengths = {len(owners), *(len(values) for values in numbers), len(truth), *([] if by is None else [len(by[1])])}
     if not numbers or len(lengths) > 1 or len(numbers) != len(columns):
         raise LovecError(
             f"a calibration got {len(numbers)} columns of {[len(values) for values in numbers]} scores, {len(truth)} "
-            f"labels and {len(owners)} groups, expected at least one column and equally many of each"
+            f"labels{'' if by is None else f', {len(by[1])} kinds'} and {len(owners)} groups, expected at least one "
+            "column and equally many of each"
         )
-    for column in columns:
-        checked_text(column.key, "the name of a column")
+    for name in (*(column.key for column in columns), group, label, *([] if by is None else by[:1])):
+        checked_text(name, "the name of a column")
     known = [_ranked(column, values) for column, values in zip(columns, numbers, strict=True)]
     features = np.stack([column.features(values) for column, values in zip(known, numbers, strict=True)], 1)
     stacked = len(known) > 1
@@ -442,6 +454,7 @@ def calibrate_columns(
         names = random_half(owners, seed)
         half = np.array([owner in names for owner in owners], dtype=np.bool_)
         fit_on, promise_on = fit_on & half, promise_on & ~half
+    of_kind = _rows_by_kind(by, promise_on, len(promised))
     there = ~np.isnan(features).any(1)
     used = there & fit_on
     labelled = Labelled.of_rows(
@@ -471,6 +484,7 @@ def calibrate_columns(
         columns=tuple(known),
         layout=layout,
         group=group,
+        label=label,
         sources=tuple(sources),
         by="" if by is None else by[0],
         judge="" if judge is None or rows is None else judge[0],
@@ -479,16 +493,40 @@ def calibrate_columns(
     if not promised:
         return made, fitted
     rated = made._mapped(features) if stacked else features[:, 0]
-    found_among = partial(_guarantees, promised, true_from, rated, truth, owners, rows)
-    kinds: list[KindGuarantee] = []
-    if by is not None:
-        values = np.array(by[1], dtype=object)
-        for value in sorted(set(by[1])):
-            if (promise_on & (own := values == value)).any():
-                name = checked_text(value, "a kind of rows")
-                kinds += [KindGuarantee(name, one) for one in found_among(own & promise_on, own)]
-    everything = np.ones_like(promise_on)
-    return replace(made, guarantees=tuple(found_among(promise_on, everything)), kinds=tuple(kinds)), fitted
+    told = None if rows is None else rows.told().judge.numpy()
+    found_among = partial(_guarantees, promised, true_from, rated, truth, owners, told)
+    kinds = [
+        KindGuarantee(value, one)
+        for value, own in sorted(of_kind.items())
+        for one in found_among(own[promise_on[own]], own)
+    ]
+    everything = found_among(np.flatnonzero(promise_on), np.arange(len(truth)))
+    return replace(made, guarantees=tuple(everything), kinds=tuple(kinds)), fitted
+
+
+def _rows_by_kind(by: tuple[str, Sequence[str]] | None, promise_on: _Kept, promises: int) -> dict[str, _Rows]:
+    """Return the rows of each kind that guarantees are for, by the kind.
+
+    Args:
+        by: name of the column that says the kind of each row, and the kinds, [N]; None for no kinds.
+        promise_on: whether a row counts for guarantees, [N]; a kind without such rows is left out.
+        promises: number of guarantees for each kind.
+
+    Raises:
+        LovecError: a kind is no printable text, or there would be more guarantees than a calibration holds.
+    """
+    rows: dict[str, list[int]] = {}
+    for at, value in enumerate(() if by is None or not promises else by[1]):
+        rows.setdefault(value, []).append(at)
+    chosen = {value: np.array(own) for value, own in rows.items() if promise_on[own].any()}
+    for value in chosen:
+        checked_text(value, "a kind of rows")
+    if by is not None and len(chosen) * promises > _MOST_OF_KINDS:
+        raise LovecError(
+            f"{counted(promises, 'promise')} for each of {len(chosen)} kinds in the column {by[0]!r} are "
+            f"{len(chosen) * promises} thresholds, expected at most {_MOST_OF_KINDS}; name a column with fewer kinds"
+        )
+    return chosen
 
 
 def _guarantees(
@@ -497,9 +535,9 @@ def _guarantees(
     rated: Array,
     truth: Array,
     owners: Sequence[str],
-    rows: Judged | None,
-    by_people: _Kept,
-    by_judge: _Kept,
+    judge: Array | None,
+    by_people: _Rows,
+    by_judge: _Rows,
 ) -> list[Guarantee]:
     """Return a guarantee for every promise.
 
@@ -509,20 +547,20 @@ def _guarantees(
         rated: what rows are kept by, [N].
         truth: people's labels, [N].
         owners: what each row belongs to, [N].
-        rows: people's labels and a judge's; None without a judge.
-        by_people: the rows whose labels by people count, [N].
-        by_judge: the rows whose labels by the judge count, [N].
+        judge: a judge's labels, [N]; None without a judge.
+        by_people: the rows whose labels by people count.
+        by_judge: the rows whose labels by the judge count.
     """
     passages = group_passages(rated, truth, owners, true_from, by_people)
-    if rows is None:
+    if judge is None:
         return [guarantee(list(passages.values()), *one, true_from) for one in promised]
-    of_judge = group_passages(rated, rows.told().judge.numpy(), owners, true_from, by_judge)
+    of_judge = group_passages(rated, judge, owners, true_from, by_judge)
     theirs = [passages.get(owner) for owner in of_judge]
     return [judged_guarantee(theirs, list(of_judge.values()), *one, true_from) for one in promised]
 
 
 def group_passages(
-    scores: Array, factuality: Array, groups: Sequence[Hashable], true_from: float, among: _Kept | None = None
+    scores: Array, factuality: Array, groups: Sequence[Hashable], true_from: float, among: _Rows | None = None
 ) -> dict[Hashable, Passage]:
     """Return the groups of rows as passages, for promises, by the group.
 
@@ -531,14 +569,16 @@ def group_passages(
         factuality: [N].
         groups: what each row belongs to, [N].
         true_from: factuality from which a row is true.
-        among: the rows that count, [N]; None is all.
+        among: the numbers of the rows that count; None is all. No other row costs anything.
     """
-    rows: dict[Hashable, list[int]] = {}
-    for at in range(len(scores)) if among is None else np.flatnonzero(among).tolist():
-        rows.setdefault(groups[at], []).append(at)
-    known = [None if math.isnan(score) else score for score in scores.tolist()]
-    is_true = (factuality >= true_from).tolist()
-    return {group: Passage([known[at] for at in own], [is_true[at] for at in own]) for group, own in rows.items()}
+    chosen = np.arange(len(scores)) if among is None else among
+    passages: dict[Hashable, tuple[list[float | None], list[bool]]] = {}
+    is_true = (factuality[chosen] >= true_from).tolist()
+    for at, score, true in zip(chosen.tolist(), scores[chosen].tolist(), is_true, strict=True):
+        own = passages.setdefault(groups[at], ([], []))
+        own[0].append(None if math.isnan(score) else score)
+        own[1].append(true)
+    return {group: Passage(*own) for group, own in passages.items()}
 
 
 def load_calibration(path: str | os.PathLike[str]) -> ScoreCalibration:

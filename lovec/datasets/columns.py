@@ -142,6 +142,7 @@ def missing_column(path: str, what: str, column: str, rows: Sequence[Mapping[str
     names = _names(rows)
     nearest = get_close_matches(column, names, n=1, cutoff=0.6)
     hint = f"did you mean {nearest[0]}?" if nearest else f"its columns are {_listed(names)}"
+    hint += '; where each row stands for itself, say --group ""' if what == "group" else ""
     return LovecError(f"{path}: no row has a {what} in the column {column!r}; {hint}")
 
 

@@ -29,6 +29,15 @@ from lovec.types import LovecError, Record, Sentence
 Row: TypeAlias = dict[str, Any]
 """A row of a file, as JSON, a table or Parquet holds it: values by column."""
 
+
+class WrittenRow(dict[str, Any]):
+    """A row of a table of text with its cells as they stand in the file, for who writes them again."""
+
+    def read(self) -> Row:
+        """Return the row with the values of its cells."""
+        return {column: cell_value(cell, column) for column, cell in self.items()}
+
+
 SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
 """How the names of files with rows end, before ``.gz`` if they are compressed."""
 
@@ -223,6 +232,7 @@ def read_rows(
     path: str | os.PathLike[str],
     name: str | None = None,
     on_error: Report | None = None,
+    as_written: bool = False,
 ) -> Iterator[tuple[int, Row]]:
     """Yield the number (from 1) and the object of every row of a file.
 
@@ -234,6 +244,8 @@ def read_rows(
         path: the file; ``gzip`` is undone. Or a data set of the hub, see ``lovec.datasets.hub_rows``.
         name: what messages call it; default: its path.
         on_error: called with the error of each broken line, item or row, which is then left out; None raises it.
+        as_written: whether the rows of a table of text are each a `WrittenRow`. Those with nothing in any cell, such as
+            the last ones of a spreadsheet, are among them; otherwise they are left out.
 
     Raises:
         LovecError: the file is missing, empty or broken, or is not text in UTF-8.
@@ -249,7 +261,7 @@ def read_rows(
             if head.startswith(b"PAR1"):
                 yield from _parquet_rows(file, name)
             elif suffix in _SEPARATORS and head[:1] not in (b"[", b"{"):
-                yield from _table_rows(file, name, _separator(head, _SEPARATORS[suffix]), report)
+                yield from _table_rows(file, name, _separator(head, _SEPARATORS[suffix]), report, as_written)
             elif head.startswith(b"["):
                 yield from _items(_document(_whole(file, name), name), name, report)
             else:
@@ -371,8 +383,10 @@ def _separator(head: bytes, usual: str) -> str:
     return max((usual, *_OTHER_SEPARATORS), key=line.count)
 
 
-def _table_rows(file: io.BufferedReader, name: str, separator: str, report: Report) -> Iterator[tuple[int, Row]]:
-    """Yield the rows of a table of text with a line of column names; an empty cell is None."""
+def _table_rows(
+    file: io.BufferedReader, name: str, separator: str, report: Report, as_written: bool
+) -> Iterator[tuple[int, Row]]:
+    """Yield the rows of a table of text with a line of column names, see `read_rows`; an empty cell is None."""
     csv.field_size_limit(_LONGEST_CELL)
     lines = bounded_lines(io.TextIOWrapper(file, "utf-8-sig", newline=""), name)
     reader = csv.reader(lines, delimiter=separator, strict=True)
@@ -388,9 +402,9 @@ def _table_rows(file: io.BufferedReader, name: str, separator: str, report: Repo
                         "line; quote cells that contain a separator"
                     )
                 )
-            elif any(cells):
-                pairs = zip(columns, cells, strict=True)
-                yield reader.line_num, {column: cell_value(cell, column) for column, cell in pairs}
+            elif any(cells) or (as_written and cells):
+                row = WrittenRow(zip(columns, cells, strict=True))
+                yield reader.line_num, row if as_written else row.read()
     except (UnicodeDecodeError, csv.Error) as error:
         reason = error.reason if isinstance(error, UnicodeDecodeError) else error
         raise LovecError(f"{name}:{reader.line_num + 1}: not a table in UTF-8 ({reason})") from None
@@ -479,6 +493,6 @@ def _plain(value: Any) -> Any:
         return {key: inner for key, inner in plain.items() if inner is not None}
     if isinstance(value, list):
         return [_plain(inner) for inner in value]
-    if isinstance(value, float) and math.isnan(value):
-        return None
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else str(value)  # JSON has no infinity, and who needs a number refuses a word
     return value if isinstance(value, str | int | float | None) else str(value)

@@ -20,7 +20,7 @@ from lovec.datasets.columns import GUESSED, Columns, guessed, missing_column, va
 from lovec.datasets.jsonl import short_json
 from lovec.datasets.layouts import OWN, known_layout, layout_of, layouts_called, read_any
 from lovec.datasets.marked import SpanScores, span_scores, with_labels_of_marks
-from lovec.datasets.rows import Layout, Row, read_rows
+from lovec.datasets.rows import Layout, Row, WrittenRow, read_rows
 from lovec.datasets.values import confidence_of, label_of, says_opposite
 from lovec.metrics.functional import mean_confidence
 from lovec.metrics.powered import Judged
@@ -166,19 +166,22 @@ def read_scored(
     return ScoredFile(name, methods, said, None if found is None else found.short, columns)
 
 
-def read_scores(path: str | os.PathLike[str], columns: Columns, layout: str | None = None) -> Iterator[ScoredRow]:
-    """Yield the scores of every row of a file, in its order; labels are not asked for.
+def read_scores(
+    path: str | os.PathLike[str], columns: Columns, layout: str | None = None, as_written: bool = False
+) -> Iterator[ScoredRow]:
+    """Yield the scores of every row of a file, in its order; labels are not asked for, nor that a row has anything.
 
     Args:
         path: as of `read_scored`.
         columns: the columns to read, all of them named; of a layout, the names of the methods as ``confidence``.
         layout: one of `lovec.datasets.layouts.layout_names`; None for a table.
+        as_written: whether rows of a table of text keep their cells as they stand in the file.
 
     Raises:
         LovecError: the file cannot be read, no row has one of the columns or methods, or a value is not a number.
     """
     name, seen = str(path), dict.fromkeys(columns.methods, False)
-    found = _rows_of_layout(path, columns, layout) if layout else _rows_of_table(path, columns)
+    found = _rows_of_layout(path, columns, layout) if layout else _rows_of_table(path, columns, as_written)
     first: list[Mapping[str, Any]] = []
     for row in found:
         for method, scores in zip(columns.methods, row.scores, strict=True):
@@ -191,8 +194,9 @@ def read_scores(path: str | os.PathLike[str], columns: Columns, layout: str | No
         raise missing_column(name, "score", missing[0], first)
 
 
-def _rows_of_table(path: str | os.PathLike[str], columns: Columns) -> Iterator[ScoredRow]:
-    for number, row in read_rows(path):
+def _rows_of_table(path: str | os.PathLike[str], columns: Columns, as_written: bool) -> Iterator[ScoredRow]:
+    for number, given_row in read_rows(path, as_written=True):
+        row = given_row.read() if isinstance(given_row, WrittenRow) else given_row
         given = {name: value_at(row, name) for name in columns.methods}
         key = value_at(row, columns.group) if columns.group else None
         lists = [value for value in given.values() if isinstance(value, list)]
@@ -203,7 +207,8 @@ def _rows_of_table(path: str | os.PathLike[str], columns: Columns) -> Iterator[S
             raise LovecError(f"{path}:{number}: {error}") from None
         scores = tuple(tuple(_or_nan(cell[name]) for cell in numbers) for name in columns.methods)
         group = f"row {number}" if lists and key is None else None if key is None else str(key)
-        yield ScoredRow(row, scores, group, bool(lists), _named(value_at(row, columns.by or "")))
+        shown = given_row if as_written else row
+        yield ScoredRow(shown, scores, group, bool(lists), _named(value_at(row, columns.by or "")))
 
 
 def _rows_of_layout(path: str | os.PathLike[str], columns: Columns, layout: str) -> Iterator[ScoredRow]:
@@ -215,7 +220,8 @@ def _rows_of_layout(path: str | os.PathLike[str], columns: Columns, layout: str)
         by_method = _scores_of(record, found)
         for at, sentence in enumerate(record.sentences):
             scores = {name: by_method[name][at] if name in by_method else None for name in methods}
-            row = {"id": record.id, "question": record.question, "text": sentence.text, **scores}
+            named = {name or "confidence": score for name, score in scores.items()}
+            row = {"id": record.id, "question": record.question, "text": sentence.text, **named}
             numbers = tuple((_or_nan(score),) for score in scores.values())
             yield ScoredRow(row, numbers, _group_of(record, found), by=_named(record.meta.get(columns.by or "")))
 

@@ -67,7 +67,11 @@ def confidence_of(value: Any, scale: float | None = None) -> float | None:
     """
     if type(value) is not float:  # most values are
         number = _number(value, "confidence")
-        if number is None or (isinstance(value, str) and value.rstrip().endswith("%")):
+        if number is None:
+            return None
+        if isinstance(value, str) and value.rstrip().endswith("%"):
+            if scale is not None and not 0 <= number <= 1:
+                raise LovecError(f"confidence is {short_json(value)}, expected a share from 0% to 100%")
             return number
         value = number
     elif not math.isfinite(value):

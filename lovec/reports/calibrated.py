@@ -19,7 +19,7 @@ from lovec.datasets.scored import ScoredFile, ScoredMethod
 from lovec.types import LovecError
 
 CALIBRATED = "calibrated"
-"""Name of the method that a calibration makes."""
+"""Name of the method that a calibration makes; where the file has one of that name, it says from what it is made."""
 
 
 def chosen_methods(file: ScoredFile, calibration: ScoreCalibration | None = None) -> list[ScoredMethod]:
@@ -63,27 +63,33 @@ def with_calibrated(file: ScoredFile, calibration: ScoreCalibration) -> tuple[Sc
     methods = chosen_methods(file, calibration)
     directed = torch.stack([method.confidence for method in methods], 1).numpy()
     first = methods[0]
+    taken = any(
+        method.name == CALIBRATED for method in file.methods
+    )  # by `lovec apply`, of this calibration or another
+    name = f"{CALIBRATED} from {', '.join(column.key for column in calibration.columns)}" if taken else CALIBRATED
     groups = first.group.tolist()
     judged = first.judged
     if judged is not None:
         of_all = torch.stack([m.judged.confidence for m in methods if m.judged and m.judged.confidence is not None], 1)
         judged = replace(judged, confidence=torch.from_numpy(calibration.confidences(of_all.numpy())))
     confidence = torch.from_numpy(calibration.confidences(directed))
-    added = replace(first, name=CALIBRATED, confidence=confidence, order_only="", judged=judged, spans=None)
-    notes = [f"{CALIBRATED}: {calibration.describe()}."]
+    added = replace(first, name=name, confidence=confidence, order_only="", judged=judged, spans=None)
+    notes = [f"{name}: {calibration.describe()}."]
     if Path(file.path).is_file() and file_digest(file.path) in calibration.sources:
         notes.append(
-            f"{CALIBRATED}: it was fitted to this very file, which flatters it; measure it on rows that are new to it."
+            f"{name}: it was fitted to this very file, which flatters it; measure it on rows that are new to it."
         )
     if (drift := calibration.drift(directed, groups)) is not None:
-        notes.append(f"{CALIBRATED}: {drift}.")
+        notes.append(f"{name}: {drift}.")
     ranks, truth = calibration.ranks(directed), first.factuality.numpy()
     for promised in calibration.guarantees:
         notes.append(told_of_promise(promised, group_passages(ranks, truth, groups, promised.true_from).values()))
-    values = np.array(first.by or (), dtype=object)
-    for kind in calibration.kinds if first.by is not None else ():
-        if (values == kind.value).any():
-            passages = group_passages(ranks, truth, groups, kind.guarantee.true_from, values == kind.value)
+    of_kind: dict[str, list[int]] = {}
+    for at, value in enumerate(first.by or ()):
+        of_kind.setdefault(value, []).append(at)
+    for kind in calibration.kinds:
+        if (own := of_kind.get(kind.value)) is not None:
+            passages = group_passages(ranks, truth, groups, kind.guarantee.true_from, np.array(own))
             notes.append(
                 f"{calibration.by} {kind.value or '(none)'}, {told_of_promise(kind.guarantee, passages.values())}"
             )

@@ -39,7 +39,7 @@ from lovec.reports.table import (
     write_table,
 )
 from lovec.reports.texts import texts
-from lovec.types import ResultRow
+from lovec.types import LovecError, ResultRow
 
 _LEVEL = 0.95
 _USES = {"probability": "calibration", "order": "ranking", "labels": "labels"}
@@ -97,7 +97,7 @@ def measured_files(files: Sequence[ScoredFile], draws: int = 1000) -> Scores:
         draws: number of bootstrap draws behind the intervals; 0 gives none. Very large files are drawn less often.
 
     Raises:
-        LovecError: ``draws`` is negative.
+        LovecError: ``draws`` is negative, or two methods have one name.
     """
     rows: list[Measured] = []
     notes: list[str] = []
@@ -231,14 +231,21 @@ def _result_rows(scores: Scores) -> Iterable[ResultRow]:
 
 
 def _named(files: Sequence[ScoredFile]) -> dict[str, ScoredMethod]:
-    """Return the methods of all files by their names in tables: the method's own, or with its file's where it helps."""
+    """Return the methods of all files by their names in tables: the method's own, or with its file's where it helps.
+
+    Raises:
+        LovecError: two of them have one name.
+    """
     stems = [Path(file.path).name.removesuffix(".gz").rsplit(".", 1)[0] for file in files]
     names = stems if len(set(stems)) == len(stems) else [file.path for file in files]
     named: dict[str, ScoredMethod] = {}
     for name, file in zip(names, files, strict=True):
         for method in file.methods:
             alone = method.name if len(files) == 1 else f"{name}: {method.name}"
-            named[alone if method.name and len(file.methods) > 1 else name] = method
+            shown = alone if method.name and len(file.methods) > 1 else name
+            if shown in named:
+                raise LovecError(f"two methods of {file.path} are called {shown!r}, expected one each; rename one")
+            named[shown] = method
     return named
 
 

@@ -11,6 +11,7 @@ import torch
 from scipy import stats
 
 from lovec.calibration import Promised, calibrate_scores
+from lovec.calibration import judged as module
 from lovec.calibration.conformal import Guarantee, Passage, holds, losses, retention
 from lovec.calibration.judged import CERTAINTY, corrected_labels, judged_guarantee, judged_threshold, lowest_safe
 from lovec.calibration.scores import ScoreCalibration
@@ -78,6 +79,26 @@ def test_thresholds_hold_by_themselves_and_a_good_judge_lowers_them():
     assert right["both"] >= 300 * CERTAINTY - band and right["people"] >= 300 * CERTAINTY - band
     assert right["judge"] == 0  # a judge who takes half of what is false for true
     assert np.median(found["both"]) < np.median(found["people"])
+
+
+@pytest.mark.parametrize(("kind", "alpha"), [("errors", 0.05), ("errors", 0.2), ("errors", 0.9), ("share", 0.4)])
+def test_of_many_groups_some_thresholds_are_tried_at_a_time(monkeypatch, kind, alpha):
+    scores, truth, judge = drawn(300, 6)
+    theirs, of_judge = passages(scores, truth), passages(scores, judge)
+    people = [one if at < 100 else None for at, one in enumerate(theirs)]
+    sizes = []
+
+    def noted(people, judge, level):
+        sizes.append(judge.numel())
+        return upper_bounds(people, judge, level)
+
+    monkeypatch.setattr(module, "upper_bounds", noted)
+    whole = judged_threshold(people, of_judge, alpha, kind, 0.7)
+    assert sizes == [300 * 501]
+    sizes.clear()
+    monkeypatch.setattr(module, "_MOST_LOSSES", 300 * 30)
+    assert judged_threshold(people, of_judge, alpha, kind, 0.7) == whole
+    assert max(sizes) == 300 * 30 and len(sizes) <= 17
 
 
 def test_with_too_few_labels_nothing_is_kept():

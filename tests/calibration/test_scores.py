@@ -6,6 +6,7 @@ import json
 import math
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas
@@ -15,6 +16,7 @@ from scipy.stats import binom
 
 import lovec
 from lovec.calibration import Promised, calibrate, calibrate_scores
+from lovec.calibration import scores as module
 from lovec.calibration.conformal import holds
 from lovec.calibration.scores import (
     Column,
@@ -187,6 +189,27 @@ def test_of_a_kind_that_was_not_seen_nothing_is_kept():
         without.keeps(best, keep_factual=0.8, by=["rare"] * 3)
 
 
+def test_thousands_of_kinds_read_each_row_once(monkeypatch):
+    odds, truth, groups = made_rows(100)
+    kinds = [f"kind {group}" for group in groups]
+    options = {"by": ("kind", kinds), "promised": KEEP, "draws": 1}
+    seen = []
+    monkeypatch.setattr(
+        module, "math", SimpleNamespace(isnan=lambda score: bool(seen.append(score)) or math.isnan(score))
+    )
+    made, _ = calibrate_columns([Column("s")], [sigmoid(odds)], truth, groups, **options)
+    assert len(made.kinds) == 200 and len(seen) == 2 * len(truth)  # for all rows together, and by kind
+    monkeypatch.setattr(module, "_MOST_OF_KINDS", 199)
+    monkeypatch.setattr(module, "fit_labelled", None)  # nothing is fitted for nothing
+    with pytest.raises(
+        LovecError, match="2 promises for each of 100 kinds in the column 'kind' are 200 thresholds"
+    ) as error:
+        calibrate_columns([Column("s")], [sigmoid(odds)], truth, groups, **options)
+    assert "expected at most 199; name a column with fewer kinds" in str(error.value)
+    with pytest.raises(LovecError, match="400 labels, 3 kinds and 400 groups"):
+        calibrate_columns([Column("s")], [sigmoid(odds)], truth, groups, **{**options, "by": ("kind", kinds[:3])})
+
+
 def test_of_promises_of_one_probability_kinds_have_that_of_the_threshold():
     odds, truth, groups = made_rows(200)
     kind = ["rare" if group % 4 == 0 else "famous" for group in groups]
@@ -257,8 +280,11 @@ def test_a_file_that_holds_something_else_is_refused(change, said, tmp_path):
 
 
 def test_a_file_of_an_earlier_version_is_read():
-    data = changed(lambda d: [d.pop("judge"), [guarantee.pop("certainty", None) for guarantee in d["guarantees"]]])
-    assert ScoreCalibration.from_dict(data).judge == ""
+    data = changed(
+        lambda d: [d.pop("judge"), d.pop("label"), [guarantee.pop("certainty", None) for guarantee in d["guarantees"]]]
+    )
+    made = ScoreCalibration.from_dict(data)
+    assert made.judge == made.label == ""
 
 
 def test_the_calibration_of_an_adapter_is_told_from_one_of_scores(tmp_path):

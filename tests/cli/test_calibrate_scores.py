@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet
 import pytest
 from answers import answers
 from commandline import error_of
 
 import lovec
 from lovec.calibration import Promised, calibrate, calibrate_scores
-from lovec.calibration.scores import calibration_text
+from lovec.calibration.scores import Column, ScoreCalibration, calibrate_columns, calibration_text
 from lovec.cli import main
 from lovec.datasets.jsonl import write_records
+from lovec.datasets.rows import read_rows
 from lovec.metrics.functional import ece_m
 
 
@@ -181,6 +184,131 @@ def test_results_of_uqlm_from_nothing_to_a_threshold(here, capsys):
     assert [row["calibrated"] for row in rows] == pytest.approx(expected, abs=1e-6)
 
 
+def saved(name: str, made: ScoreCalibration) -> str:
+    Path(name).mkdir()
+    Path(name, "calibration.json").write_text(calibration_text(made))
+    return name
+
+
+def test_the_columns_of_a_table_stay_as_they_are(here):
+    rows = made_rows(20)
+    made, _ = calibrate_scores({"p": [row["p_true"] for row in rows]}, [row["correct"] for row in rows], draws=1)
+    saved("made", made)
+    cells = ["[1.10]", "{1: 2}", "['a', None]", " [1,2] ", "1e3", "nan", "", '"', "a\nb", "true"]
+    with open("new.csv", "w", newline="") as file:
+        csv.writer(file, delimiter=";").writerows(
+            [["p", "other"], *([f"0.{at}", cell] for at, cell in enumerate(cells))]
+        )
+    assert main(["apply", "made", "new.csv"]) == 0
+    assert [(row["p"], row["other"]) for row in table("new.calibrated.csv")] == [
+        (f"0.{at}", cell) for at, cell in enumerate(cells)
+    ]
+    assert main(["apply", "made", "new.csv", "--out", "new.jsonl"]) == 0  # which has lists and objects of its own
+    others = [json.loads(line)["other"] for line in Path("new.jsonl").read_text().splitlines()]
+    assert others[:4] == [[1.1], {"1": 2}, ["a", None], [1, 2]] and others[6] is None
+    # what is read of a list is its numbers, also where the list is written again as it was
+    Path("lists.csv").write_text('p,other\n"[0.10, 0.90]",[1.10]\n')
+    assert main(["apply", "made", "lists.csv"]) == 0
+    [row] = table("lists.calibrated.csv")
+    assert (row["p"], row["other"]) == ("[0.10, 0.90]", "[1.10]")
+    assert json.loads(row["calibrated"]) == pytest.approx(made([0.1, 0.9]).tolist(), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("text", "scores"),
+    [
+        ('p\n0.5\n\n0.9\n""\n0.1\n', ["0.5", "0.9", "", "0.1"]),
+        ("p,note\n0.5,a\n,\n0.9,b\n,\n", ["0.5", "", "0.9", ""]),
+    ],
+)
+def test_rows_without_any_value_stay_rows(here, capsys, text, scores):
+    rows = made_rows(20)
+    made, _ = calibrate_scores({"p": [row["p_true"] for row in rows]}, [row["correct"] for row in rows], draws=1)
+    saved("made", made)
+    Path("new.csv").write_text(text)
+    assert main(["apply", "made", "new.csv"]) == 0
+    found = table("new.calibrated.csv")
+    assert [row["p"] for row in found] == scores == [row["p"] for row in table("new.csv")]
+    assert [row["calibrated"] == "" for row in found] == [score == "" for score in scores]
+    assert f"4 rows; {scores.count('')} without a score get no confidence" in capsys.readouterr().err
+    assert main(["apply", "made", "new.csv", "--out", "new.jsonl"]) == 0
+    assert [json.loads(line)["p"] or "" for line in Path("new.jsonl").read_text().splitlines()] == scores
+    [(_, *_), *_] = read = list(read_rows("new.csv"))
+    assert [row["p"] for _, row in read] == [
+        score for score in scores if score
+    ]  # who reads scores only leaves them out
+
+
+def test_infinity_in_a_column_of_parquet(here, capsys):
+    rows = made_rows(20)
+    made, _ = calibrate_scores({"p": [row["p_true"] for row in rows]}, [row["correct"] for row in rows], draws=1)
+    saved("made", made)
+    others = [math.inf, -math.inf, math.nan, 1.5]
+    pyarrow.parquet.write_table(
+        pyarrow.table({"p": [0.5, 0.6, 0.7, 0.8], "x": others, "deep": [[x] for x in others]}), "x.parquet"
+    )
+    assert main(["apply", "made", "x.parquet"]) == 0
+    found = [json.loads(line) for line in Path("x.calibrated.jsonl").read_text().splitlines()]
+    assert [(row["x"], row["deep"]) for row in found] == [(x, [x]) for x in ("inf", "-inf", None, 1.5)]
+    pyarrow.parquet.write_table(pyarrow.table({"p": [0.5, math.inf]}), "p.parquet")
+    said = error_of(capsys, "apply", "made", "p.parquet")[1]
+    assert said == 'p.parquet:2: confidence is "inf", expected a number'
+
+
+def test_columns_of_a_calibration_may_stand_in_any_order(here, capsys):
+    rows = made_rows(60)
+    write("new.csv", rows)
+    scores = {name: [row[name] for row in rows] for name in ("entropy", "p_true")}
+    truth, groups = [row["correct"] for row in rows], [row["question"] for row in rows]
+    options = {"uncertainty": ["entropy"], "promised": [Promised.keep_factual(0.6)], "draws": 1}
+    made, _ = calibrate_scores(scores, truth, groups, **options)
+    assert [column.key for column in made.columns] == ["entropy", "p_true"]
+    assert main(["apply", saved("made", made), "new.csv", "--keep_factual", "0.6"]) == 0
+    found = table("new.calibrated.csv")
+    assert [float(row["calibrated"]) for row in found] == pytest.approx(made(scores).tolist(), abs=1e-6)
+    assert [row["kept"] == "true" for row in found] == made.keeps(scores, keep_factual=0.6).tolist()
+    columns = [Column("p_true"), Column("entropy", "confidence", 100.0)]
+    directed = [column.directed(scores[column.key]) for column in columns]
+    made, _ = calibrate_columns(columns, directed, truth, groups, draws=1)
+    said = error_of(capsys, "apply", saved("two", made), "new.csv", "--redo")[1]
+    assert said.startswith("the columns p_true, entropy of the calibration have different scales, expected the same")
+
+
+def test_scores_without_a_name_are_applied(here):
+    rows = [{"scores": [r["p_true"] for r in four], "true": [r["correct"] for r in four]}
+            for four in zip(*[iter(made_rows(60))] * 4, strict=True)]  # fmt: skip
+    write("numbers.jsonl", rows)
+    fitted("numbers.jsonl")
+    made = lovec.load_calibration("numbers.calibration")
+    assert (made.layout, made.columns[0].key) == ("conformal", "")
+    assert main(["apply", "numbers.calibration", "numbers.jsonl"]) == 0
+    found = [json.loads(line) for line in Path("numbers.calibrated.jsonl").read_text().splitlines()]
+    scores = [score for row in rows for score in row["scores"]]
+    assert [row["confidence"] for row in found] == scores
+    assert [row["calibrated"] for row in found] == pytest.approx(made(scores).tolist(), abs=1e-6)
+    assert main(["score", "numbers.jsonl", "--calibration", "numbers.calibration", "--draws", "0"]) == 0
+
+
+def test_what_was_calibrated_before_is_measured_beside_what_is_now(here, capsys):
+    write("labelled.csv", made_rows(60))
+    fitted("labelled.csv")
+    assert main(["apply", "labelled.calibration", "labelled.csv"]) == 0
+    flat = [{**row, "calibrated": 0.5} for row in table("labelled.calibrated.csv")]
+    write("both.csv", flat)
+    words = ["--confidence", "p_true", "--confidence", "calibrated", "--calibration", "labelled.calibration"]
+    assert main(["score", "both.csv", *words, "--draws", "0"]) == 0
+    assert "calibrated from p_true: confidence: p_true, calibrated (" in capsys.readouterr().out
+    found = {row["method"]: row["metrics"] for row in json.loads(Path("both.score/results.json").read_text())["rows"]
+             if row["level"] == "sentence"}  # fmt: skip
+    assert found.keys() == {"p_true", "calibrated", "calibrated from p_true"}
+    assert found["calibrated"]["mean_confidence"] == 0.5 != found["calibrated from p_true"]["mean_confidence"]
+    write("taken.csv", [{**row, "calibrated, cross-fitted": 0.5} for row in flat])
+    words = ["--confidence", "p_true", "--confidence", "calibrated, cross-fitted", "--draws", "20"]
+    words += ["--label", "correct", "--group", "question"]
+    code, said = error_of(capsys, "calibrate", "taken.csv", *words)
+    assert code == 1 and "two methods of taken.csv are called 'calibrated, cross-fitted'" in said
+
+
 def test_cells_that_are_lists_hold_several_rows(here, capsys):
     rows = [
         {"passage": f"p{at}", "score": [row["entropy"] for row in four], "correct": [row["correct"] for row in four]}
@@ -309,6 +437,36 @@ def test_a_calibration_is_fitted_again_to_new_labels(here, capsys):
         ("new.csv --feedback old.csv", "holds no calibration"),
     ):
         assert said in error_of(capsys, "calibrate", *words.split(), "--out", "x")[1], words
+
+
+def test_group_and_label_of_a_calibration_are_kept(here, capsys):
+    # neither name would be guessed: "label" and "none" would
+    rows = [
+        {"case_nr": row["question"], "p_true": row["p_true"], "human_says": row["correct"], "label": at % 2}
+        for at, row in enumerate(made_rows(100))
+    ]
+    write("old.csv", rows)
+    words = ["--keep_factual", "0.8", "--confidence", "p_true"]
+    fitted("old.csv", *words, "--group", "case_nr", "--label", "human_says")
+    assert "400 rows of 100 groups" in capsys.readouterr().out
+    fitted("old.calibration", "--feedback", "old.csv", "--out", "new")
+    old, new = (lovec.load_calibration(name) for name in ("old.calibration", "new"))
+    assert (new.group, new.label, new.guarantees) == ("case_nr", "human_says", old.guarantees)
+    for more in ([], ["--confidence", "p_true", "--confidence", "label", "--redo"]):
+        capsys.readouterr()
+        assert main(["score", "old.csv", "--calibration", "old.calibration", "--draws", "0", *more]) == 0
+        assert "of 100 groups (" in capsys.readouterr().out
+        found = json.loads(Path("old.score/results.json").read_text())["rows"]
+        truth = np.mean([row["human_says"] for row in rows])
+        assert all(row["metrics"]["mean_factuality"] == pytest.approx(truth) for row in found)
+    # who names others gets them
+    more = ["--group", "", "--label", "label", "--out", "other"]
+    fitted("old.calibration", "--feedback", "old.csv", *more)
+    other = lovec.load_calibration("other")
+    assert (other.group, other.label, other.fitted.passages) == ("", "label", 400)
+    write("new.csv", [{"p_true": row["p_true"], "human_says": row["human_says"]} for row in rows])
+    code, said = error_of(capsys, "score", "new.csv", "--calibration", "old.calibration")
+    assert code == 1 and "no row has a group in the column 'case_nr'" in said and '--group ""' in said
 
 
 def test_the_threshold_before_is_tried_on_the_labels_of_people(here, capsys):

@@ -76,6 +76,13 @@ def test_what_is_no_confidence_is_refused(value):
         confidence_of(value)
 
 
+@pytest.mark.parametrize("value", ["150%", "-1 %", "100.1%"])
+def test_a_share_outside_0_to_100_per_cent_is_on_no_scale(value):
+    assert confidence_of(value) == pytest.approx(float(value.rstrip("% ")) / 100)
+    with pytest.raises(LovecError, match=f'^confidence is "{value}", expected a share from 0% to 100%'):
+        confidence_of(value, 100)
+
+
 @pytest.mark.parametrize(
     ("value", "scale", "expected"),
     [

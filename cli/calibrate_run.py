@@ -152,7 +152,7 @@ def run(words: list[str]) -> None:
     adapter = Path(adapter_folder(options.source))
     if adapter == SHIPPED.get(options.source):
         raise _not_written(options.source, "comes with the package")
-    check_adapter_folder(str(adapter))
+    check_adapter_folder(str(adapter), written=True)
     for given in filter(None, (settings.data, settings.feedback)):
         check_rows(given)
     if settings.config is not None:

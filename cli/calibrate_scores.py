@@ -269,7 +269,7 @@ def _parser() -> OneLineParser:
         "calibration of the same columns in place of FILE, that one is fitted again, with its promises where "
         "--keep_factual gives no others",
     )
-    add_column_options(parser)
+    add_column_options(parser, together=True)
     parser.add_argument(
         "--keep_factual",
         type=float,
@@ -300,7 +300,7 @@ def _parser() -> OneLineParser:
     parser.add_argument(
         "--true_from", type=float, default=0.5, metavar="F", help="label from which a row is true (default: 0.5)"
     )
-    parser.add_argument("--draws", type=int, default=_DRAWS, help="bootstrap draws behind the intervals")
+    parser.add_argument("--draws", type=int, default=_DRAWS, help="bootstrap draws behind the intervals, at least 1")
     parser.add_argument("--out", metavar="DIR", help="folder to write (default: NAME.calibration beside the file)")
     parser.add_argument("--redo", action="store_true", help="replace what an earlier call has written there")
     parser.add_argument("--title", help="heading of the page (default: the name of the file)")

@@ -86,7 +86,8 @@ def locked(output: Path, folder: bool = False) -> Iterator[None]:
             stack.enter_context(FileLock(path, timeout=0))
         except Timeout:
             raise LovecError(
-                f"another run{f' ({holder})' if holder else ''} writes {output}; wait for it, or choose another folder"
+                f"another run{f' ({holder})' if holder else ''} writes {output}; wait for it, or choose another "
+                f"{'folder' if folder else 'file'}"
             ) from None
         except (OSError, NotImplementedError) as error:  # not every network file system has locks
             reason = f"{home} has no locks ({getattr(error, 'strerror', None) or error})"

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from lovec.core.notices import counted
-from lovec.core.progress import EVERY, EVERY_ON_TERMINAL, LINES, Heartbeat, doing
+from lovec.core.progress import EVERY, EVERY_ON_TERMINAL, LINES, Heartbeat, doing, rounded_time
 from lovec.labelling import Counts, Progress
 
 _COUNTS = ("labelled", "labelled in part", "not labelled", "abstained", "failed", "left out")
@@ -30,6 +30,7 @@ class ProgressLines:
         self._sentences = 0
         self._begin = self._printed = time.monotonic()
         self._begun = False
+        self._written = "", ""  # what the last line said
 
     def __call__(self, now: Progress) -> None:
         """Take the progress of the stage; a line is printed if the last one is old enough."""
@@ -42,8 +43,8 @@ class ProgressLines:
         self._print_if_due()
 
     def end(self) -> None:
-        """Print the last line, unless there was nothing to report."""
-        if self._begun:
+        """Print the last line, unless there was nothing to report, or it stands there already."""
+        if self._begun and (sys.stderr.isatty() or self._said() != self._written):
             LINES.write(self._line(), last=True)
 
     def _print_if_due(self) -> None:
@@ -52,14 +53,25 @@ class ProgressLines:
             self._printed, self._begun = time.monotonic(), True
             LINES.write(self._line())
 
-    def _line(self) -> str:
-        now, seconds = self._now, max(time.monotonic() - self._begin, 1e-9)
+    def _said(self) -> tuple[str, str]:
+        """Return what the line says before the rate, and behind it."""
+        now = self._now
         counts = [f"{int(now.counts[name])} {name}" for name in _COUNTS if now.counts.get(name)]
         counts += [counted(self._sentences, "sentence")] if self._sentences else []
-        done, unit = (self._sentences, "sentences") if self._sentences else (now.taken - now.before, "records")
         status = f"; {self._oracle.status}" if getattr(self._oracle, "status", None) else ""
-        listed = ", ".join([counted(now.taken, "record"), *counts])
-        return f"{now.stage}: {listed}; {done / seconds:.0f} {unit}/s{status}"
+        return ", ".join([counted(now.taken, "record"), *counts]), status
+
+    def _rate(self) -> str:
+        """Return how fast it goes, with the time that each takes where that is above a second; "" if none is done."""
+        now, seconds = self._now, max(time.monotonic() - self._begin, 1e-9)
+        done, unit = (self._sentences, "sentence") if self._sentences else (now.taken - now.before, "record")
+        if not done:
+            return ""
+        return f"; {done / seconds:.0f} {unit}s/s" if done >= seconds else f"; {rounded_time(seconds / done)}/{unit}"
+
+    def _line(self) -> str:
+        self._written = listed, status = self._said()
+        return f"{self._now.stage}: {listed}{self._rate()}{status}"
 
 
 @contextmanager

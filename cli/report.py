@@ -157,7 +157,8 @@ def _write_report(report: _Report, options: argparse.Namespace, folder: Path, on
     write_text(folder / "index.html", html, errors="replace")
     drawn = len(plots) + sum(len(place.pictures) for place in places)
     written = f"{counted(len(tables), 'table')} in {folder / 'tables'} (csv, tex, md, json), "
-    written += f"{counted(drawn, 'plot')} in {folder / 'plots'} (svg, pdf), all on one page: {folder / 'index.html'}"
+    written += f"{counted(drawn, 'plot')} in {folder / 'plots'} (svg, pdf), " if drawn else ""
+    written += f"all on one page: {folder / 'index.html'}"
     return "\n".join([*left_out, written])
 
 

@@ -102,21 +102,28 @@ def _parser() -> OneLineParser:
     return parser
 
 
-def add_column_options(parser: OneLineParser) -> None:
-    """Add the options that say what the columns of a file hold."""
+def add_column_options(parser: OneLineParser, together: bool = False) -> None:
+    """Add the options that say what the columns of a file hold.
+
+    Args:
+        parser: the parser of the command.
+        together: whether several columns give one confidence; if not, each is measured as a method.
+    """
     from lovec.datasets.layouts import layout_names
 
     parser.add_argument(
         "--confidence",
         action="append",
         metavar="COL",
-        help="column of the confidences, guessed by default; given several times, each is a method",
+        help="column of the confidences, guessed by default; given several times, "
+        + ("all are combined into one confidence" if together else "each is a method"),
     )
     parser.add_argument(
         "--uncertainty",
         action="append",
         metavar="COL",
-        help="column of numbers that are higher where the method is less sure; only their order is measured",
+        help="column of numbers that are higher where the method is less sure"
+        + ("" if together else "; only their order is measured"),
     )
     parser.add_argument("--label", metavar="COL", help="column of the labels, guessed by default")
     parser.add_argument(

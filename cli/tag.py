@@ -32,6 +32,7 @@ from lovec.labelling import OnRay, Outcome, Progress, RaySettings, Shard, Source
 from lovec.labelling.joining import shard_file
 from lovec.labelling.sources import input_digest, select, shard_identity
 from lovec.labelling.stage import manifest_of, read_counts
+from lovec.models.names import is_built_offline
 from lovec.oracles.chat import address
 from lovec.taggers import open_session
 from lovec.taggers.scoring import ScoredSentence, Tagged
@@ -149,12 +150,13 @@ class TagCommand:
         whole = not (options.paragraphs or options.asking)
         self.problems = Problems(" (--paragraphs tags every paragraph by itself)" if whole else "")
         self.documents = replace(documents, on_error=self.problems.unreadable)
+        self._silent = replace(documents, on_error=lambda error: None)  # to look at them without reporting anything
         self.tally = Tally(DOUBT if options.doubt is None else options.doubt, options.threshold_by)
 
     def run(self) -> None:
         """Tag the documents and write them in the format that is asked for."""
         options = self.options
-        silent = replace(self.documents, on_error=lambda error: None)
+        silent = self._silent
         if not any(record.answer.strip() or record.sentences or options.asking for record in silent.records(0)):
             for _ in self.documents.records(0):  # reports what cannot be read
                 pass
@@ -197,7 +199,7 @@ class TagCommand:
             note(f"{options.out}: {counted(self.tally.documents, 'document')}, {self.tally.summary()}")
             if options.format == "html":
                 say_next((f"python -m webbrowser {shlex.quote(str(options.out))}", "look at the page"))
-        elif options.format != "html" and options.doubt is None:
+        elif options.format == "jsonl" or (options.format == "text" and options.doubt is None):
             remark(self.tally.summary())
 
     @cached_property
@@ -265,7 +267,7 @@ class TagCommand:
         if options.keep_factual is None or depends:
             return  # whether answers are written with their evidence, and read as given texts, depends on the adapter
         folder = options.model if options.adapter is None else adapter_folder(options.adapter)
-        if folder is not None and Path(folder).is_dir():
+        if folder is not None and (Path(folder).exists() or is_built_offline(folder)):  # the latter have no thresholds
             applied = not options.raw and options.readout is None
             found = (
                 ServedConfidence.beside(folder, lambda: session_provenance(options)) if applied else ServedConfidence()
@@ -308,8 +310,7 @@ class TagCommand:
     @cached_property
     def _with_evidence(self) -> set[bool]:
         """Whether the records bring evidence: all, none, or some of them."""
-        silent = replace(self.documents, on_error=lambda error: None)
-        return {any(text.strip() for text in record.evidence) for record in silent.records(0)}
+        return {any(text.strip() for text in record.evidence) for record in self._silent.records(0)}
 
     @property
     def mode(self) -> str:
@@ -335,7 +336,7 @@ class TagCommand:
         def show(item: Tagged) -> None:
             if printer is not None:
                 printer.add(item)
-            if self._lines is not None and isinstance(item, ScoredSentence):
+            if self._lines is not None and isinstance(item, ScoredSentence) and item.sentence.is_statement:
                 self._lines.count_sentence()
 
         written = False
@@ -373,7 +374,7 @@ class TagCommand:
         keeps = self.tagger.keeps(self.tagger.threshold_mode(record, self.mode))
         if self.options.doubt is not None:
             keeps = partial(doubtful, limit=self.options.doubt, by=self.options.threshold_by)
-        kept = tuple(filter(keeps, record.sentences))
+        kept = tuple(one for one in record.sentences if not one.is_statement or keeps(one))
         meta = {**record.meta, "left_out": len(record.sentences) - len(kept)}
         return replace(record, sentences=kept, meta=meta, rejected=None)
 
@@ -402,7 +403,9 @@ class TagCommand:
             for record in self._tag(records):
                 self.tally.add(record)
                 self.problems.check(record)
-                lines += doubtful_lines(record, record.answer, self.options.doubt, self.options.threshold_by)
+                name, before = self.documents.places.get(record.id, (record.id, 0))
+                limit, by = self.options.doubt, self.options.threshold_by
+                lines += doubtful_lines(record, record.answer, limit, by, name, before)
         file.write("\n".join([self.tally.summary(), *lines]) + "\n")
 
     def _chunks(self, report: bool = True) -> Iterator[list[Record]]:
@@ -465,14 +468,22 @@ class TagCommand:
         if ray.on is not None:
             compute = OnRay(ray, stage, out.parent, partial(_stage_of, self.words), options.redo)
         files = [input_digest(path) for _, path in self.documents.files]
-        source = Source(
-            lambda skip: select(self.documents.records(0), shard, skip), {"files": files, **shard_identity(shard)}
-        )
+        identity = {"files": files, **shard_identity(shard)}
+        has_read = False
+
+        def read(skip: int) -> Iterator[Record]:
+            nonlocal has_read
+            has_read = True
+            return select(self.documents.records(0), shard, skip)
+
         done = 0 if options.redo else int((read_counts(out.stem, out.parent) or {}).get("records", 0))
-        self._rest = source.after(done)
+        self._rest = Source(lambda skip: select(self._silent.records(0), shard, skip), identity).after(done)
         try:
             with locked(out), progress("tag", None) as self._lines:
-                counts = run_stage(stage, source, out.parent, options.redo, self._lines, compute)
+                counts = run_stage(stage, Source(read, identity), out.parent, options.redo, self._lines, compute)
+            if not has_read:  # a finished file needs no records, yet lacks those lines that cannot be read
+                for _ in self.documents.records(0):
+                    pass
         finally:
             if "tagger" in vars(self):  # a finished file needs no model
                 self._say_account()

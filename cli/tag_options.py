@@ -143,8 +143,9 @@ def checked(options: Any) -> Any:
         _check_api(options)
     if options.method is not None:
         _check_method(options)
-    elif options.judge is not None:
-        raise UsageError(f"--judge is of --method {' and '.join(SAMPLED)}, which are not given")
+    elif options.judge is not None or options.samples != MethodSettings.samples:
+        name = "samples" if options.judge is None else "judge"
+        raise UsageError(f"--{name} works only with --method {' or '.join(SAMPLED)}; give one of them")
     if options.about and options.question:
         raise UsageError("--about and --question both say what the text answers; give one of them")
     ending = _FORMATS.get(options.out.suffix.lower()) if options.out else "text"
@@ -159,6 +160,8 @@ def checked(options: Any) -> Any:
     if options.out and options.out.is_dir():
         raise UsageError(f"--out is {options.out}, which is a folder; expected the name of a file")
     check_confidence("--min_confidence", options.min_confidence)
+    if options.hedge_phrase is not None and options.revise != "hedge":
+        raise UsageError("--hedge_phrase needs --revise hedge")
     try:
         check_unit(options.unit, options.keep_factual, options.asking)
         options.selection = Selection(**{one.name: options[one.name] for one in fields(Selection)})
@@ -176,6 +179,7 @@ def checked(options: Any) -> Any:
         if not options.out or options.format != "jsonl":
             raise UsageError("--shard writes JSONL files, which can be joined; give --out a name that ends in .jsonl")
         Shard.parse(options.shard)  # raises an error before anything is tagged
+    RaySettings(**{one.name: options[one.name] for one in fields(RaySettings)})  # refuses what only --on ray takes
     if options.on is not None:
         if not options.out or options.format != "jsonl":
             raise UsageError(f"--on {options.on} writes JSONL files; give --out a name that ends in .jsonl")
@@ -208,8 +212,8 @@ def check_engine_options(options: Any, *others: str) -> None:
     """
     names = _HERE if options.engine == OPENAI else (*_ELSEWHERE, *others)
     if given := [name for name in names if options.get(name) is not None]:
-        whose = "of models that lovec runs" if options.engine == OPENAI else f"of --engine {OPENAI}"
-        raise UsageError(f"--{given[0]} is {whose}; leave it out, or choose another --engine")
+        where = "models that lovec runs, not with" if options.engine == OPENAI else ""
+        raise UsageError(f"--{given[0]} works only with {where}{' ' * bool(where)}--engine {OPENAI}")
 
 
 def api_prompting(options: Any) -> tuple[str, TagFormat]:

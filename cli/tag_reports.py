@@ -82,7 +82,9 @@ def doubtful(sentence: Sentence, limit: float, by: ThresholdBy) -> bool:
     return sentence.is_statement and (confidence is None or confidence < limit)
 
 
-def doubtful_lines(record: Record, text: str, limit: float, by: ThresholdBy) -> Iterator[str]:
+def doubtful_lines(
+    record: Record, text: str, limit: float, by: ThresholdBy, name: str, before: int = 0
+) -> Iterator[str]:
     """Yield a line for every sentence to doubt: document, line of the text, confidence, sentence.
 
     Args:
@@ -90,6 +92,8 @@ def doubtful_lines(record: Record, text: str, limit: float, by: ThresholdBy) -> 
         text: the text as it was given; a sentence that is not in it has its number in the record instead, after "#".
         limit: as for ``doubtful``, as is ``by``.
         by: the confidence that is compared, and shown.
+        name: the document.
+        before: lines of the document before the text, which is a part of it.
     """
     begin = thought_length(text)
     places = Places(text[begin:])
@@ -97,8 +101,8 @@ def doubtful_lines(record: Record, text: str, limit: float, by: ThresholdBy) -> 
     for at, sentence in enumerate(record.sentences, 1):
         found = places.find(sentence.text)
         if doubtful(sentence, limit, by):
-            place = f"#{at}" if found is None else str(bisect_right(breaks, begin + found[0]) + 1)
-            yield f"{record.id}:{place}: [{number(sentence, by)}] {shortened(sentence.text, sys.maxsize)}"
+            place = f"#{at}" if found is None else str(before + bisect_right(breaks, begin + found[0]) + 1)
+            yield f"{name}:{place}: [{number(sentence, by)}] {shortened(sentence.text, sys.maxsize)}"
 
 
 class Problems:
@@ -138,11 +142,12 @@ class Problems:
     def close(self) -> None:
         """Report what could not be read, each kind once with its first example, and how many more have problems."""
         for first, count in [*self._unread.values()][:MOST]:
-            more = f", and {count - 1} more lines or files like it" if count > 1 else ""
+            more = f", and {counted(count - 1, 'line or file', 'lines or files')} more like it" if count > 1 else ""
             warn(f"{first}; left out{more}")
         if len(self._unread) > MOST:
             rest = sum(count for _, count in [*self._unread.values()][MOST:])
-            warn(f"{rest} lines or files more are left out for other reasons")
+            more = counted(rest, "line or file more is", "lines or files more are")
+            warn(f"{more} left out for other reasons")
         if self._records > MOST:
             more = counted(self._records - MOST, "document more has", "documents more have")
             warn(f'{more} problems; JSONL names them in "meta"')

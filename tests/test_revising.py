@@ -275,8 +275,8 @@ def test_what_is_left_is_a_beginning_or_follows_an_opening(words: Sequence[str])
     ("settings", "message"),
     [
         (("drop", None, None, None), "revise drop needs min_confidence or keep_factual"),
-        (("drop", "So: {sentence}", 0.5, None), "hedge_phrase words what revise hedge keeps"),
-        ((None, "So: {sentence}", 0.5, None), "hedge_phrase words what revise hedge keeps"),
+        (("drop", "So: {sentence}", 0.5, None), "hedge_phrase needs revise hedge"),
+        ((None, "So: {sentence}", 0.5, None), "hedge_phrase needs revise hedge"),
         (("hedge", "So:", 0.5, None), "hedge_phrase is 'So:', expected {sentence} once in it"),
         (("hedge", "{sentence} {sentence}", None, 0.9), "expected {sentence} once in it"),
     ],

@@ -91,7 +91,7 @@ def test_a_session_scores_like_its_policy(model: str, adapter: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "no model is given; offline, `--model world --adapter runs/dpo/adapter`"),
+        ({}, "no model is given; offline, `--adapter atlas`"),
         (
             {"adapter": "runs/dpo/adapter"},
             "there is no adapter in runs/dpo/adapter; make it with: lovec fit --config dpo",

@@ -142,10 +142,15 @@ class FittedMap(PlainObject):
             f"{found.keep_factual:g}" + ("" if found.kind == "all-true" else f" ({found.kind})")
             for found in self.guarantees
         )
+        levels = [f"{level:g}" for level in (*(found.keep_factual for found in self.guarantees), keep_factual)]
         raise LovecError(
-            f"there is no threshold for --keep_factual {keep_factual:g}, only for {there or 'none'}; add one with "
-            f"`lovec calibrate --keep_factual {keep_factual:g}`"
+            f"there is no threshold for --keep_factual {keep_factual:g}, only for {there or 'none'}; calibrate again "
+            f"{'with all of them' if there else 'with it'}: `lovec calibrate {self._again([*dict.fromkeys(levels)])}`"
         )
+
+    def _again(self, levels: Sequence[str]) -> str:
+        """Return the words after ``lovec calibrate`` with which thresholds for these levels are computed."""
+        return f"RUN --keep_factual {levels[0]}" if len(levels) == 1 else f"RUN --keep_factual '[{','.join(levels)}]'"
 
     def describe_from(self, source: str, item: str, group: str) -> str:
         """Return in one sentence what a confidence is.

@@ -9,7 +9,9 @@ from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
 
 from lovec.calibration.conformal import Passage
 from lovec.calibration.features import check_names, feature_row
@@ -17,8 +19,9 @@ from lovec.calibration.logistic import Array
 from lovec.calibration.maps import MAPS, STRENGTHS, ConfidenceMap, FeatureMap, Identity, Isotonic, Platt, Stack
 from lovec.core.notices import counted
 from lovec.core.settings import check_count, check_seed
-from lovec.metrics.bootstrap import QuestionPairs, intervals, resample
+from lovec.metrics.bootstrap import MAIN, QuestionPairs, draws_of, interval_of, resample_groups
 from lovec.metrics.functional import brier_score, checked_pair, ece_m, spearman
+from lovec.metrics.grouped import GroupedPairs
 from lovec.metrics.records import READOUTS
 from lovec.metrics.table import METRICS
 from lovec.types import LovecError, Record
@@ -288,14 +291,15 @@ class Fitted:
         numbers flatters it a little.
 
         Args:
-            draws: number of draws of the bootstrap.
+            draws: number of draws of the bootstrap; of very many sentences fewer are made, see ``draws_of``.
             seed: seed of the draws.
 
         Returns:
             By "before", "after" and "difference": by the metric's name [value, low, high], None where undefined.
         """
-        before, after = (resample([pairs], draws, seed) for pairs in (self.before, self.after))
-        found = {"before": intervals(before), "after": intervals(after), "difference": intervals(after, before)}
+        before, after = (_drawn(pairs, draws, seed) for pairs in (self.before, self.after))
+        stages = {"before": before, "after": after, "difference": {name: after[name] - before[name] for name in MAIN}}
+        found = {stage: {name: interval_of(drawn[name]) for name in MAIN} for stage, drawn in stages.items()}
         if self.order_only:
             for stage in ("before", "difference"):
                 found[stage] |= {name: None for name in found[stage] if METRICS[name].uses == "probability"}
@@ -413,6 +417,20 @@ def fit_labelled(
         missing=data.missing,
         order_only=not data.stacked and not all(data.probabilities),
     )
+
+
+def _drawn(pairs: QuestionPairs, draws: int, seed: int) -> dict[str, Tensor]:
+    """Return the metrics on draws of the passages in the order in which they came.
+
+    The page of ``lovec calibrate FILE`` draws its groups in this order, too, so that both have the same intervals.
+    """
+    check_count("draws", draws)
+    confidences, factualities = (
+        torch.tensor([value for pair in pairs.values() for value in pair[side]], dtype=torch.float64) for side in (0, 1)
+    )
+    owners = torch.tensor([owner for owner, (own, _) in enumerate(pairs.values()) for _ in own])
+    grouped = GroupedPairs(confidences, factualities, owners, len(pairs))
+    return resample_groups(grouped, draws_of(grouped, draws), seed, MAIN)
 
 
 @dataclass(frozen=True, slots=True)

@@ -232,6 +232,9 @@ class ScoreCalibration(FittedMap):
         limits = [of_kind[str(value)].threshold if str(value) in of_kind else np.inf for value in by]
         return np.asarray(ranks > np.array(limits))
 
+    def _again(self, levels: Sequence[str]) -> str:
+        return f"FILE {' '.join(f'--keep_factual {level}' for level in levels)} --redo"
+
     def thresholds_by_kind(self, keep_factual: float) -> dict[str, Guarantee]:
         """Return the guarantee for each kind of rows, by the kind: what ``threshold`` promises, for each of them.
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from lovec.core.errors import LovecError
+from lovec.core.notices import nearest
 from lovec.core.plain import parse_json
 
 _TEMPORARY = re.compile(r"\.(?P<name>.+)\.(?P<pid>\d+)-(?P<host>[0-9a-f]{8})\.(?P<kind>part|new|old)", re.DOTALL)
@@ -28,6 +29,15 @@ _TEMPORARY = re.compile(r"\.(?P<name>.+)\.(?P<pid>\d+)-(?P<host>[0-9a-f]{8})\.(?
 
 ADAPTER_CONFIG = "adapter_config.json"
 """File in the folder of an adapter with its options, as PEFT writes them."""
+
+_DATASETS = Path(__file__).parents[1] / "datasets"
+
+SHIPPED = {
+    "atlas": _DATASETS / "atlas" / "adapter",
+    "atlas-grounded": _DATASETS / "atlas" / "grounded",
+    "world": _DATASETS / "world" / "adapter",
+}
+"""Folders of the adapters that come with the package, by their names."""
 
 _LONGEST_CONFIG = 1 << 20  # bytes
 _PROBE = 64 * 1024  # bytes: a file system that is nearly full still has room for a name and a few bytes
@@ -327,26 +337,34 @@ def check_run_folder(run: str | os.PathLike[str]) -> None:
         raise LovecError(f"there is no folder {run}; give the folder of a run (trainer.default_root_dir)")
 
 
-def check_adapter_folder(adapter: str) -> None:
+def check_adapter_folder(adapter: str, written: bool = False) -> None:
     """Refuse a folder that holds no adapter in PEFT format; its weights are not read.
 
+    Args:
+        adapter: the folder, or a name that stands for none.
+        written: whether something is written into the folder, so that only one of the user's own will do.
+
     Raises:
-        LovecError: there is none; the error says how to make one.
+        LovecError: there is none; the error says how to make one, or what else can be given.
     """
     folder = Path(adapter)
     if (folder / ADAPTER_CONFIG).is_file():
         return
-    run, of_run = folder.parent.name, folder.name == "adapter"
-    recipes = [place / "configs" / f"{run}.yaml" for place in Path(__file__).resolve().parents[1:3]]
-    hint = "give a PEFT adapter folder"
+    of_run = folder.name == "adapter"
+    run = folder.parent if of_run else folder
+    places = [place / "configs" for place in Path(__file__).resolve().parents[1:3]]
+    if (of_run or run.parent.name == "runs") and any((place / f"{run.name}.yaml").is_file() for place in places):
+        hint = f"make it with: lovec fit --config {run.name}.yaml (and the same overlays)"
+        raise LovecError(f"there is no adapter in {adapter}; {hint}")
     if of_run:
-        packaged = any(recipe.is_file() for recipe in recipes)
-        hint = (
-            f"make it with: lovec fit --config {run}.yaml (and the same overlays)"
-            if packaged
-            else "train it first, with lovec fit"
-        )
-    raise LovecError(f"there is no adapter in {adapter}; {hint}")
+        raise LovecError(f"there is no adapter in {adapter}; train it first, with lovec fit")
+    own = "the folder of an adapter in PEFT format or of the run that wrote it"
+    if folder.exists():
+        raise LovecError(f"there is no adapter in {adapter}; give {own}")
+    expected = own if written else f"{', '.join(SHIPPED)}, {own}, or a hub id such as org/name"
+    beside = (str(path) for path in folder.parent.iterdir() if path.is_dir()) if folder.parent.is_dir() else ()
+    near = nearest(adapter, [*(() if written else SHIPPED), *beside])
+    raise LovecError(f"there is no adapter {adapter}, expected {expected}{near}")
 
 
 def read_adapter_config(adapter: str | os.PathLike[str]) -> dict[str, Any]:

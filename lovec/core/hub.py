@@ -17,6 +17,7 @@ from typing import Any
 
 from lovec.core.errors import LovecError
 from lovec.core.files import ADAPTER_CONFIG, version_of
+from lovec.core.files import SHIPPED as SHIPPED
 
 ADAPTER_FILES = (ADAPTER_CONFIG, "adapter_model.safetensors")
 """Files of an adapter, without which it cannot be loaded."""
@@ -195,16 +196,6 @@ def _refused(error: Exception, name: HubName) -> str:
             f"{name.repo.partition('/')[0]} in the settings of the hub, and log in with `hf auth login` or set HF_TOKEN"
         )
     return f"the hub has answered {status} about {name.repo} ({' '.join(str(error).split())[:200]}); try again"
-
-
-_DATASETS = Path(__file__).parents[1] / "datasets"
-
-SHIPPED = {
-    "atlas": _DATASETS / "atlas" / "adapter",
-    "atlas-grounded": _DATASETS / "atlas" / "grounded",
-    "world": _DATASETS / "world" / "adapter",
-}
-"""Folders of the adapters that come with the package, by their names."""
 
 
 def adapter_folder(path: str) -> str:

@@ -40,7 +40,7 @@ FAILURES = "failed.jsonl"
 _MOST_BYTES = 16_000_000  # of a manifest that is read: it lists the topics of all documents
 _MOST_FILES = 2  # that a stage writes
 _LARGEST = 2**62  # bytes of a file, or number of anything
-_START_AGAIN = "give --redo to start again, or another folder with --out"
+_START_AGAIN = "give --redo to start again, or another --out"
 
 Counts: TypeAlias = Mapping[str, float]
 Json: TypeAlias = Mapping[str, Any]
@@ -341,14 +341,14 @@ def _earlier_state(manifest: Path, origin: Origin, files: Sequence[Path]) -> Jso
         if output.exists() and output.stat().st_size:
             raise LovecError(
                 f"{output} exists, but there is no {manifest.name} that says how it was made; give --redo to overwrite "
-                "it, or another folder with --out"
+                "it, or another --out"
             )
         return {}
     earlier = Manifest.read(manifest, _START_AGAIN)
     if not earlier.digest and not earlier.counts.get("records"):
         return {}  # the earlier run stopped before its first chunk, so there is nothing to keep
     if unlike := earlier.origin.unlike(origin):
-        raise LovecError(f"{output} was made with {unlike}; give --redo to make it again, or another folder with --out")
+        raise LovecError(f"{output} was made with {unlike}; give --redo to make it again, or another --out")
     current = [path.stat().st_size if path.exists() else 0 for path in files]
     if len(earlier.sizes) != len(files):
         raise LovecError(

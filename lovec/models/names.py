@@ -30,8 +30,9 @@ def is_built_offline(name: str) -> bool:
 
 
 NO_MODEL = (
-    "no model is given; offline, `--model world --adapter runs/dpo/adapter` is one (`lovec fit --config sft.yaml` and "
-    "`--config dpo.yaml` train it); `--model meta-llama/Meta-Llama-3-8B-Instruct --adapter FOLDER` is one of the hub's"
+    "no model is given; offline, `--adapter atlas` (extra real) and `--adapter world` are models with confidences; "
+    "`--adapter runs/dpo` is your own, `--model meta-llama/Meta-Llama-3-8B-Instruct --adapter FOLDER` one of the "
+    "hub's"
 )
 """What is said where neither a model nor an adapter is named."""
 
@@ -52,9 +53,10 @@ def check_model(name: str) -> None:
     if is_built_offline(name) or os.path.lexists(name):
         return
     if (of_hub := HubName.parse(name)) is None:
+        names = ", ".join((*VARIANTS, SMOLLM2, "tiny-llama"))
         raise LovecError(
-            f"there is no model {name}, expected {', '.join((*VARIANTS, SMOLLM2))}, a folder, a GGUF file, or a hub id "
-            f"such as org/name{nearest(name, _names_near(name))}"
+            f"there is no model {name}, expected {names}, a folder, a GGUF file, or a hub id such as org/name"
+            f"{nearest(name, _names_near(name))}"
         )
     try:
         check_on_hub(of_hub)

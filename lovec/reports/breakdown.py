@@ -112,7 +112,7 @@ def _table(cells: CellMaker, rows: Sequence[ResultRow], keys: tuple[str, str, st
         lines.append(Line(_named(row, readout), shown))
     title = f"{MODE_TITLES.get(mode, mode)}, {domain}, {READOUT_TITLES[readout]}"
     columns = (*map(metric_column, infos), Column("n"))
-    bold = (BOLD.format(group="this table"),) if cells.draws else ()
+    bold = (BOLD.format(group="this table"),) if cells.draws and len(lines) > 1 else ()
     notes = (f"{legend(infos)}; n: sentences; -: undefined.", *bold)
 
     def clear(first: int, second: int, place: int) -> bool:

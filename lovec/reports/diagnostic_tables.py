@@ -52,7 +52,8 @@ def risk_table(cells: CellMaker) -> Table | None:
     columns = [metric_column(METRICS["aurc"])]
     for score in scores:
         columns += [metric_column(info, f"score >= {score}") for info in (_KEPT, METRICS["mean_factuality"])]
-    bold = (BOLD.format(group="its section") + " Free-form answers differ, so none is.",) if cells.draws else ()
+    compared = cells.draws and len({group for _, group in rows}) < len(rows)
+    bold = (BOLD.format(group="its section") + " Free-form answers differ, so none is.",) if compared else ()
     notes = (*texts()["tables"]["risk-coverage"], *bold)
     table = Table("risk-coverage", _titled("What a threshold keeps"), tuple(columns), tuple(lines), notes)
 

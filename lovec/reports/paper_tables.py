@@ -234,7 +234,7 @@ class _Builder:
         def clear(first: int, second: int, place: int) -> bool:
             return self.cells.is_clear(rows_of[first][place][0], *rows_of[second][place])
 
-        bold = (BOLD.format(group="its mode"),) if self.cells.draws else ()
+        bold = (BOLD.format(group="its mode"),) if self.cells.draws and len({*modes}) < len(modes) else ()
         notes = (f"{legend(metrics)}; -: undefined.", *bold)
         readouts = {readout for _, _, readout, _, _ in shown}
         title += f", {READOUT_TITLES[readouts.pop()]}" if len(readouts) == 1 else ""

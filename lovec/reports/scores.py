@@ -45,6 +45,9 @@ _LEVEL = 0.95
 _USES = {"probability": "calibration", "order": "ranking", "labels": "labels"}
 """Headings of the metrics by what they use of the pairs, see ``MetricInfo.uses``."""
 
+_BIASED = ("ece_m", "smooth_ece")
+"""Metrics of which percentiles of draws lie too high on few groups, since noise never cancels in them."""
+
 _SPANS = ("span_iou", "span_correlation")
 _SECTIONS = {"sentence": "rows", "passage": "groups"}
 
@@ -151,7 +154,9 @@ def scores_table(scores: Scores) -> Table:
         notes.append("Rows: every row of the file. Groups: mean confidence and mean factuality of the rows of a group.")
     drawn = f"{scores.draws} draws of the groups, with all their rows" if scores.draws else ""
     interval_note = f"Intervals: {100 * _LEVEL:.4g} % percentile bootstrap, {drawn}." if drawn else ""
-    if drawn and len(scores.measured) > 1:
+    if drawn and (biased := [info.heading for info in infos if info.name in _BIASED]):
+        interval_note += f" Those of {' and '.join(biased)} lie too high where few groups are drawn."
+    if drawn and len({row.method for row in scores.measured}) > 1:
         interval_note += " Bold: better than all others; its interval and that of the next are apart."
     table = Table("scores", "Confidences against labels", columns, tuple(lines), tuple(notes), interval_note)
     return mark_best(table, levels)

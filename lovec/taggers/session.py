@@ -162,8 +162,9 @@ def open_session(
     Args:
         model: ``world``, ``world-small``, ``tiny-llama``, ``smollm2``, a hub id, a folder or a GGUF file; None takes
             the base model that the adapter names.
-        adapter: PEFT adapter folder, the folder of the run that wrote it (``runs/dpo``), or a hub id with an adapter
-            (``org/name`` or ``org/name@revision``).
+        adapter: PEFT adapter folder, the folder of the run that wrote it (``runs/dpo``), a hub id with an adapter
+            (``org/name`` or ``org/name@revision``), or one that comes with lovec: ``atlas``, ``atlas-grounded`` or
+            ``world``.
         engine: an engine, or the name of one: "transformers", "vllm" (in this process), or the http address of a
             running vLLM server. ``lovec tag``, ``lovec.tag`` and ``lovec serve`` also take "openai", chat completions
             of any server.

@@ -190,9 +190,9 @@ class DocumentTagger(ABC):
         how, keep_factual = self.selection.revise, self.selection.keep_factual
         if how is None:
             return None
-        what = "the text that remains" if how == "drop" else "the sentences that are not hedged"
+        what = "the remaining text" if how == "drop" else "the sentences that are not hedged"
         if keep_factual is None:
-            return f"Nothing is promised of {what}: min_confidence goes by the confidence alone."
+            return f"min_confidence gives no guarantee about {what}; keep_factual does."
         return f"The promise is about {what}. {self.served.promise(mode, keep_factual)}"
 
     def drift(self, mode: str) -> str | None:

@@ -48,7 +48,7 @@ class Selection:
                 "them"
             )
         if phrase is not None and self.revise != "hedge":
-            raise LovecError("hedge_phrase words what revise hedge keeps; leave it out, or revise with hedge")
+            raise LovecError("hedge_phrase needs revise hedge")
         if phrase is not None and phrase.count(PLACE) != 1:
             raise LovecError(f'hedge_phrase is {phrase!r}, expected {PLACE} once in it, as in "Unconfirmed: {PLACE}"')
 

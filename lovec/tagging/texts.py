@@ -16,6 +16,7 @@ from typing import Any
 
 from lovec.baselines import Judge
 from lovec.core.hub import ADAPTER_FILES, CALIBRATION_FILE, SETTINGS, adapter_folder
+from lovec.core.notices import counted
 from lovec.core.settings import Count, checked
 from lovec.datasets.jsonl import open_input, record_from_dict, record_to_dict
 from lovec.datasets.layouts import known_layout
@@ -381,6 +382,7 @@ class Documents:
         guess: whether what a text file is about is guessed from its title, see `topic_of`.
         evidence: sources of the documents that bring none.
         on_error: called with the error of every row or file that cannot be read; the others are read all the same.
+        places: by the id of every paragraph that was read so far, the name of its file and the lines before it there.
     """
 
     files: Sequence[tuple[str, Path]]
@@ -390,23 +392,29 @@ class Documents:
     guess: bool = False
     evidence: tuple[str, ...] = ()
     on_error: Callable[[LovecError], None] = field(default=lambda error: log.warning("%s; left out", error))
+    places: dict[str, tuple[str, int]] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def records(self, skip: int) -> Iterator[Record]:
         """Yield the records after the first ``skip`` ones, with unique ids."""
         used: dict[str, int] = {}  # ids, and how often each was repeated
-        for at, record in enumerate(self._all()):
+        for at, (record, place) in enumerate(self._all()):
             record_id, number = record.id, used.get(record.id, 1)
             while record_id in used:
                 number += 1
                 record_id = f"{record.id}#{number}"
             used[record.id] = number
             used.setdefault(record_id, 1)
+            if place is not None:
+                self.places[record_id] = place
             if at >= skip:
                 yield replace(record, id=record_id, evidence=record.evidence or self.evidence)
 
-    def _all(self) -> Iterator[Record]:
+    def _all(self) -> Iterator[tuple[Record, tuple[str, int] | None]]:
         for name, path in self.files:
-            yield from self._rows(name, path) if self.asking or is_rows(path) else self._text(name, path)
+            if self.asking or is_rows(path):
+                yield from ((record, None) for record in self._rows(name, path))
+            else:
+                yield from self._text(name, path)
 
     def topics(self) -> dict[str, tuple[str, str]]:
         """Return what every text file is about and where that was found, by name, where it can be guessed."""
@@ -416,7 +424,8 @@ class Documents:
                 found[name] = topic
         return found
 
-    def _text(self, name: str, path: Path) -> Iterator[Record]:
+    def _text(self, name: str, path: Path) -> Iterator[tuple[Record, tuple[str, int] | None]]:
+        """Yield the document of a text file, or its paragraphs, each with its place in ``places``."""
         try:
             text = path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
         except UnicodeDecodeError as error:
@@ -425,11 +434,16 @@ class Documents:
         question = guessed_question(text, name)[0] if self.guess else self.question
         document = text_record(text, question, name)
         if not self.paragraphs:
-            yield document
+            yield document, None
             return
+        end = before = 0
         for number, (paragraph, kind) in enumerate(paragraphs(document.answer), 1):
+            start = document.answer.index(paragraph, end)
+            before += document.answer.count("\n", end, start)
             sentences = () if kind == STATEMENT else (Sentence(paragraph, kind=kind),)
-            yield replace(document, id=f"{name}:{number}", answer=paragraph, sentences=sentences)
+            yield replace(document, id=f"{name}:{number}", answer=paragraph, sentences=sentences), (name, before)
+            end = start + len(paragraph)
+            before += paragraph.count("\n")
 
     def _rows(self, name: str, path: Path) -> Iterator[Record]:
         reading = Reading(name)
@@ -531,11 +545,12 @@ def question_notices(topics: Mapping[str, tuple[str, str]], default: str | None,
         option: how the reader names the topic of a text.
     """
     for name, (topic, where) in [*topics.items()][:_MOST_NOTICES]:
-        yield f'{name} is taken to be about "{topic}", from {where}; {option} says it otherwise'
+        yield f'assuming that {name} is about "{topic}" ({where}); {option} changes that'
     if len(topics) > _MOST_NOTICES:
-        yield f"{len(topics) - _MOST_NOTICES} texts more are taken to be about what their titles say"
+        one, several = "more text is about what its title says", "more texts are about what their titles say"
+        yield f"assuming that {counted(len(topics) - _MOST_NOTICES, one, several)}"
     if default is not None:
-        yield f'taken to answer "{default}"; scores are better where the text is named: {option}'
+        yield f'taken to answer "{default}"; scores are better if you say what the text is about: {option}'
 
 
 @cache

@@ -116,8 +116,8 @@ def test_thresholds_are_found_by_their_probability(made):
     with pytest.raises(LovecError) as error:
         made.threshold(0.95)
     assert str(error.value) == (
-        "there is no threshold for --keep_factual 0.95, only for 0.9, 0.8, 0.7 (share); add one with "
-        "`lovec calibrate --keep_factual 0.95`"
+        "there is no threshold for --keep_factual 0.95, only for 0.9, 0.8, 0.7 (share); calibrate again with "
+        "all of them: `lovec calibrate RUN --keep_factual '[0.9,0.8,0.7,0.95]'`"
     )
     with pytest.raises(LovecError, match="only for none"):
         replace(made, guarantees=()).threshold(0.9)

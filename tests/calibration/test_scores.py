@@ -326,5 +326,7 @@ def test_scores_that_do_not_fit_are_refused():
     ):
         with pytest.raises(LovecError, match=said):
             quick(*arguments)
-    with pytest.raises(LovecError, match=r"there is no threshold for --keep_factual 0\.9, only for none"):
+    with pytest.raises(
+        LovecError, match=r"there is no threshold for --keep_factual 0\.9, only for none; calibrate again"
+    ):
         made.keeps([0.5], [0.1], keep_factual=0.9)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -92,6 +93,27 @@ def test_a_table_gets_calibrated_confidences_and_a_threshold(here, capsys):
     assert methods["calibrated"]["metrics"]["ece_m"] < methods["p_true"]["metrics"]["ece_m"]
     assert main(["score", "labelled.csv", "--calibration", "labelled.calibration", "--draws", "0"]) == 0
     assert "fitted to this very file" in capsys.readouterr().out
+
+
+def test_the_page_has_the_intervals_that_are_printed(here, capsys):
+    write("labelled.csv", made_rows(60))  # by their names, groups of which there are more than 10 come in another order
+    fitted("labelled.csv")
+    lines = capsys.readouterr().out.splitlines()
+    page = Path("labelled.calibration/tables/scores.md").read_text()
+    for metric in ("BS", "ECE-M"):
+        (line,) = [line for line in lines if line.startswith(f"  {metric} ")]
+        before, after = re.findall(r"[\d.]+ \([\d.]+ to [\d.]+\)", line)
+        assert before in page and after in page
+
+
+def test_the_help_says_what_several_columns_are(capsys):
+    assert main(["calibrate", "labelled.csv", "--help"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "given several times, all are combined into one confidence" in said and "intervals, at least 1" in said
+    assert "each is a method" not in said and "only their order" not in said
+    assert main(["score", "--help"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "given several times, each is a method" in said and "only their order is measured" in said
 
 
 def test_what_is_not_kept_can_be_left_out(here, capsys):
@@ -347,6 +369,11 @@ def test_cells_that_are_lists_hold_several_rows(here, capsys):
             "no threshold for --keep_factual 0.9, only for none",
         ),
         ("apply made labelled.csv --min_confidence 2", 1, "--min_confidence is 2"),
+        (
+            "apply made labelled.csv --keep_factual 0.8",
+            1,
+            "calibrate again with it: `lovec calibrate FILE --keep_factual 0.8 --redo`",
+        ),
         ("apply made other.csv", 1, "no row has a score in the column 'p_true'; did you mean p_truth?"),
         ("apply made has.csv", 1, "the rows have a column 'calibrated' already"),
         ("apply made scale.csv", 1, "p_true is 50, and the calibration was fitted to numbers from 0 to 1"),

@@ -31,14 +31,14 @@ MISTAKES = [
     ("test --config sft.yaml --trainer.max_step 1", 2, "did you mean --trainer.max_steps?"),
     ("fit --config sft.yaml --modle.grad_norm 1", 2, "did you mean --model.grad_norm?"),
     ("fit --config dpo.yaml", 1, "there is no adapter in runs/sft/adapter; make it with: lovec fit --config sft.yaml"),
-    ("fit --config sft.yaml --model.policy.adapter nope", 1, "there is no adapter in nope; give a PEFT"),
-    ("tag page.txt --adapter runs/nope", 1, "there is no adapter in runs/nope"),
+    ("fit --config sft.yaml --model.policy.adapter nope", 1, "there is no adapter nope, expected atlas, "),
+    ("tag page.txt --adapter runs/nope", 1, "there is no adapter runs/nope, expected "),
     ("test --ckpt_path x.ckpt", 1, "there is no checkpoint x.ckpt; give the path of a .ckpt file"),
     ("test --config sft.yaml --ckpt_path last", 1, "--ckpt_path last: there is no checkpoint in runs/sft"),
     ("test --config sft.yaml", 1, "there is no adapter in runs/sft/adapter; make it with: lovec fit --config sft.yaml"),
     ("predict --config sft.yaml --trainer.default_root_dir r", 1, "there is no adapter in r/adapter; train it first"),
     ("test --config comparison.yaml", 1, "there is no adapter in runs/sft/adapter; make it with"),
-    ("test --config comparison.yaml --model.adapters.SFT x", 1, "there is no adapter in x; give a PEFT"),
+    ("test --config comparison.yaml --model.adapters.SFT x", 1, "there is no adapter x, expected atlas, "),
     ("fit --config sft.yaml --seed_everythin 2", 2, "unknown option --seed_everythin; did you mean --seed_everything?"),
     ("fit --config sft.yaml --ckpt_pat x", 2, "unknown option --ckpt_pat; did you mean --ckpt_path?"),
     ("fit --config sft.yaml --model DPOO", 2, "unknown class for --model: DPOO; did you mean DPO?"),
@@ -63,7 +63,14 @@ MISTAKES = [
     ("fit --config distil.yaml --model.teacher Blnd", 2, "class for --model.teacher: Blnd; did you mean Blend?"),
     ("fit --config sft.yaml --trainer.callbacks+=ModelCheckpont", 2, "did you mean ModelCheckpoint?"),
     ("sweep --config sft.yaml --vary model.grad_nrm=1,2", 2, "did you mean --model.grad_norm?"),
-    ("serve --adapter=nope", 1, "there is no adapter in nope"),
+    ("tag page.txt --adapter Atlas", 1, "there is no adapter Atlas, expected atlas, atlas-grounded, world, the "),
+    ("tag page.txt --adapter atlas-ground", 1, "or a hub id such as org/name; did you mean atlas-grounded?"),
+    ("tag page.txt --adapter Atlas", 1, "; did you mean atlas?"),
+    ("tag page.txt --adapter runs/dpo", 1, "no adapter in runs/dpo; make it with: lovec fit --config dpo.yaml"),
+    ("tag page.txt --adapter empty", 1, "there is no adapter in empty; give the folder of an adapter "),
+    ("calibrate runs/dpo", 1, "there is no adapter in runs/dpo; make it with: lovec fit --config dpo.yaml"),
+    ("calibrate rn", 1, "or of the run that wrote it; did you mean run?"),
+    ("serve --adapter=nope", 1, "there is no adapter nope, expected "),
     ("fit --config sft.yaml --data Demonstrations --data.path a.jsonl", 1, "cannot read a.jsonl (No such file"),
     ("fit --confg sft.yaml", 2, "unknown option --confg; did you mean --config?"),
     ("sweep --config sft.yaml --vary model.seed=1,2 --sedes 1", 2, "unknown option --sedes; did you mean --seeds?"),
@@ -79,7 +86,7 @@ MISTAKES = [
     ("tag page.txt --min_confidence high", 2, "--min_confidence is high, expected a number"),
     ("tag page.txt --max_new_tokens 0", 1, "--max_new_tokens is 0, expected at least 1"),
     ("tag page.txt --adaptor run", 2, "unknown option --adaptor; did you mean --adapter?"),
-    ("tag page.txt", 1, "no model is given; offline, `--model world"),
+    ("tag page.txt", 1, "no model is given; offline, `--adapter atlas` (extra real) and `--adapter world`"),
     ("tag page.txt --model tiny-llama --engine vlm", 1, "the engine is 'vlm', expected one of transformers, vllm, or"),
     ("tag page.txt --model tiny-llama --device gpu", 1, "device is 'gpu', expected one of cpu, cuda, "),
     ("tag page.txt --model tiny-llama --device cuda:x", 1, "device is 'cuda:x', expected one of cpu, cuda, "),
@@ -98,14 +105,14 @@ MISTAKES = [
     ("label --answers page.txt --oracle LabelFile --oracle.path nope.jsonl", 1, "cannot read nope.jsonl"),
     ("label --answers page.txt --oracle WorldOracle --evidence nope.db", 1, "cannot read nope.db"),
     ("label --data Wrold", 2, "unknown class for --data: Wrold; did you mean World?"),
-    ("calibrate nope", 1, "there is no adapter in nope"),
+    ("calibrate nope", 1, "there is no adapter nope, expected "),
     ("calibrate nope --dat x", 2, "unknown option --dat; did you mean --data?"),
     ("calibrate run --data nope.jsonl", 1, "cannot read nope.jsonl (No such file or directory)"),
     ("calibrate run --config nope.yaml", 2, "there is no recipe nope.yaml here"),
     ("score nope.csv", 1, "cannot read nope.csv (No such file or directory)"),
     ("score page.txt --confidance x", 2, "unknown option --confidance; did you mean --confidence?"),
     ("score page.txt --layout uqml", 2, "--layout is uqml, expected veriscore or lovec or "),
-    ("export nope out", 1, "there is no adapter in nope"),
+    ("export nope out", 1, "there is no adapter nope, expected "),
     ("export run out --mergd", 2, "unknown option --mergd; did you mean --merged?"),
     ("export run out --results nope.json", 1, "there are no results at nope.json"),
     ("export run out --force", 2, "--force is now --redo"),
@@ -117,7 +124,11 @@ MISTAKES = [
     ("agreement page.txt b --jsn", 2, "unknown option --jsn; did you mean --json?"),
     ("curves nope", 1, "there is no folder nope; give the folder of a run"),
     ("curves nope --otu x", 2, "unknown option --otu"),
-    ("tag page.txt --model world-smal", 1, "there is no model world-smal, expected world, "),
+    (
+        "tag page.txt --model world-smal",
+        1,
+        ", smollm2, tiny-llama, a folder, a GGUF file, or a hub id such as org/name; ",
+    ),
     ("tag page.txt --model world-smal", 1, "org/name; did you mean world-small?"),
     ("serve --model=wrold", 1, "did you mean world?"),
     ("label --data World --model tiny-lama --out x", 1, "did you mean tiny-llama?"),
@@ -146,6 +157,7 @@ def here(here: Path) -> Path:
 
 def made(folder: Path) -> None:
     (folder / "page.txt").write_text("Ada wrote notes.")
+    (folder / "empty").mkdir()
     (folder / "run" / "adapter").mkdir(parents=True)
     (folder / "run" / "adapter" / "adapter_config.json").write_text("{}")
 
@@ -192,7 +204,7 @@ def test_commands_of_the_pages_are_let_through_but_for_files_that_are_not_there(
         except LovecError as error:
             assert str(error).startswith(
                 (
-                    "there is no adapter in ",
+                    "there is no adapter ",
                     "there is no checkpoint ",
                     "cannot read ",
                     "there is no recipe runs/labels/",

@@ -88,7 +88,11 @@ def test_all_metrics_are_measured_with_intervals_over_passages(here, capsys):
     assert png.startswith(b"\x89PNG") and Path("made.score/plots/risk-coverage.svg").read_text().startswith("<?xml")
     page = Path("made.score/index.html").read_text()
     assert page.count("<svg") == 2 and "smECE" in page and "95 % of such curves" in page
-    assert main(["report", "made.score", "--no_intervals"]) == 0  # what it writes can be reported like a test
+    assert "Those of ECE-M and smECE lie too high" in page
+    assert "Bold:" not in page + out  # of one method nothing is best
+    assert main(["report", "made.score"]) == 0  # what it writes can be reported like a test
+    out, page = capsys.readouterr().out, Path("made.score/report/index.html").read_text()
+    assert "Bold:" not in page + out and " plots in " not in out and not Path("made.score/report/plots").exists()
 
 
 def test_several_files_and_columns_are_methods_side_by_side(here, capsys):

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,9 +23,11 @@ from hypothesis import strategies as st
 import lovec
 from lovec.cli import main
 from lovec.cli.printer import Printer, with_tag
+from lovec.cli.progress import ProgressLines
 from lovec.datasets.jsonl import read_records
 from lovec.datasets.world import WorldSpec
 from lovec.datasets.world.cache import ensure_built
+from lovec.labelling import Progress
 from lovec.taggers import Session, open_session
 from lovec.taggers.scoring import items_of
 from lovec.tags import DEFAULT_TAGS, TagFormat, parse
@@ -68,7 +71,7 @@ def run(here: Path, model: str, capsys: pytest.CaptureFixture[str]) -> Any:
             printed.out,
             re.sub(
                 r"Loading weights[^\n]*\n?|\r[^\n]*\r|"
-                r"lovec: (taken to answer|\S+ is taken|Confidence: |\d+ sentences?, )[^\n]*\n",
+                r"lovec: (taken to answer|assuming that|Confidence: |\d+ sentences?, )[^\n]*\n",
                 "",
                 printed.err,
             ),
@@ -132,6 +135,19 @@ def test_lines_to_doubt_are_those_behind_the_thought(run: Any) -> None:
     assert re.findall(r"^thought\.txt:(\d+):", out, re.MULTILINE) == ["5", "5"]
 
 
+def test_lines_to_doubt_are_those_of_the_file_also_by_paragraphs(run: Any) -> None:
+    Path("life.md").write_text(DOCUMENT, encoding="utf-8")
+    Path("more.txt").write_text("\n\nIt snowed.\r\n\r\n\r\nAnd\r\nso on.", encoding="utf-8")
+
+    def places(*words: str) -> list[str]:
+        _, out, _ = run(*words, "--doubt", "1")
+        return re.findall(r"^(\S+): \[[\d.]+\] ", out, re.MULTILINE)
+
+    for names in (["life.md"], ["life.md", "more.txt"]):
+        assert places(*names, "--paragraphs", "--rows", "2") == places(*names)
+    assert places("life.md", "--paragraphs") == [f"life.md:{line}" for line in (3, 3, 7, 15, 15)]
+
+
 def test_given_sentences_are_scored_whatever_they_look_like(run: Any) -> None:
     Path("own.jsonl").write_text(json.dumps({"question": "Q?", "sentences": [{"text": "# Not a heading"}]}) + "\n")
     _, line, _ = run("own.jsonl", "--format", "jsonl")
@@ -157,7 +173,9 @@ def test_doubt_shows_a_summary_and_just_the_sentences_below(run: Any) -> None:
     assert lines == [f"life.md:{places[text]}: [{confidences[text]:.2f}] {text}" for text in below]
     _, rows, _ = run("life.md", "--doubt", repr(limit), "--format", "jsonl")
     record = json.loads(rows)
-    assert [s["text"] for s in record["sentences"]] == below and record["meta"]["left_out"] == 8 - len(below)
+    assert [s["text"] for s in record["sentences"] if s["text"] in PROSE] == below
+    assert len(record["sentences"]) == 3 + len(below)  # headings and code stay, as with --min_confidence
+    assert record["meta"]["left_out"] == 5 - len(below)
     _, out, err = run("life.md", "--doubt", repr(limit), "--out", "doubts.jsonl")
     assert "doubts.jsonl: 1 record, 5 sentences, mean confidence" in err
 
@@ -180,14 +198,15 @@ def test_doubts_that_cannot_be_shown_are_one_line(run: Any, words: list[str], me
 
 def test_a_summary_comes_with_every_format(here: Path, model: str, capsys: pytest.CaptureFixture[str]) -> None:
     summary = r"5 sentences, mean confidence 0\.\d\d, \d below 0\.5 \(\d+ %\)"
-    for words in (["page.txt"], ["page.txt", "--out", "o.jsonl"], ["page.txt", "--format", "html"]):
+    jsonl = ["page.txt", "--doubt", "0.5", "--format", "jsonl"]
+    for words in (["page.txt"], ["page.txt", "--out", "o.jsonl"], ["page.txt", "--format", "html"], jsonl):
         assert main(["tag", *words, "--model", model, "--instruction", "Rate."]) == 0
         printed = capsys.readouterr()
         said = re.findall(summary, printed.out if "html" in words else printed.err)
         assert len(said) == 1, words
     Path("life.md").write_text(DOCUMENT, encoding="utf-8")
     assert main(["tag", "life.md", "--model", model, "--instruction", "Rate."]) == 0
-    said = 'lovec: life.md is taken to be about "Ada Lovelace", from its heading; --about NAME says it otherwise\n'
+    said = 'lovec: assuming that life.md is about "Ada Lovelace" (its heading); --about NAME changes that\n'
     assert said in capsys.readouterr().err
 
 
@@ -263,7 +282,8 @@ def test_the_default_question_is_reported(here: Path, model: str, capsys: pytest
     ):
         capsys.readouterr()
         assert main(["tag", *words, "--model", model, "--instruction", "Rate."]) == 0
-        assert capsys.readouterr().err.count(line) == times
+        said = capsys.readouterr().err
+        assert said.count(line) == said.count("; scores are better if you say what the text is about: --about") == times
 
 
 def test_several_documents_have_headings(run: Any, session: Session) -> None:
@@ -410,10 +430,32 @@ def test_a_text_longer_than_the_context_is_named_and_tagged(run: Any) -> None:
 @pytest.mark.parametrize("words", ["--out a.jsonl", "--format jsonl", "--out a.html", "--out a.txt"])
 def test_progress_counts_the_sentences_of_a_long_text(run: Any, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lovec.cli.progress.EVERY", 0.0)
+    Path("page.txt").write_text(f"# Ada\n\n{PAGE}")  # a heading is not counted, as in the summary
     _, _, err = run("page.txt", *words.split())
-    line = r"^lovec: tag: 0 records, (\d) sentences?; \d+ sentences/s$"
+    line = r"^lovec: tag: 0 records, (\d) sentences?; (?:\d+ sentences/s|[\d.]+ s/sentence)$"
     counts = [int(n) for n in re.findall(line, err, re.MULTILINE)]
     assert [*dict.fromkeys(counts)] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "rate"), [(0.25, "4 records/s"), (1.0, "1 records/s"), (6.0, "6 s/record"), (90.0, "1.5 min/record")]
+)
+def test_progress_has_a_rate_that_is_not_0_and_its_last_line_once(
+    seconds: float, rate: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = 0.0
+    monkeypatch.setattr("lovec.cli.progress.time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr("lovec.cli.progress.EVERY", 0.0)
+    lines = ProgressLines("answers", None)
+    lines(Progress("answers", 3, 3, {}))
+    now = 2 * seconds
+    lines(Progress("answers", 5, 3, {}))
+    now += 1
+    lines.end()
+    assert capsys.readouterr().err.splitlines() == [
+        "lovec: answers: 3 records",
+        f"lovec: answers: 5 records; {rate}",
+    ]
 
 
 def test_a_sentence_longer_than_the_context_is_named(run: Any) -> None:
@@ -432,8 +474,10 @@ def test_many_rows_without_a_text_are_one_line_with_an_example(run: Any) -> None
     assert code == 1 and "lovec: error: 199 of the input's lines or files could not be read" in err
     assert warnings == [
         "lovec: warning: a.csv:3: has no 'text', 'answer' or 'sentences' to tag; use --ask_file to have questions "
-        "answered; left out, and 198 more lines or files like it"
+        "answered; left out, and 198 lines or files more like it"
     ]
+    Path("a.csv").write_text("text,n\nAda wrote.,0\n,1\n,2\n", "utf-8")
+    assert "left out, and 1 line or file more like it\n" in run("a.csv")[2]
     Path("b.csv").write_text("n\n1\n2\n3\n", "utf-8")
     code, _, err = run("b.csv")
     assert code == 1 and err.count("b.csv:2: has no 'text'") == 1 and "b.csv:3" not in err
@@ -469,6 +513,24 @@ def test_a_broken_line_costs_itself_only(run: Any) -> None:
         assert "Ada wrote." in written and "It rained." in written
 
 
+@pytest.mark.parametrize("shard", [(), ("--shard", "1/2"), ("--shard", "2/2")])
+def test_a_finished_file_still_lacks_the_lines_that_cannot_be_read(run: Any, shard: Sequence[str]) -> None:
+    Path("in.jsonl").write_text(lines(3) + '{"id": "empty"}\nnot json\n')
+    words = ["in.jsonl", "--out", "tags.jsonl", *shard]
+    (first, _, err), (again, _, said) = run(*words), run(*words)
+    warnings = [line for line in err.splitlines() if "warning" in line]
+    assert first == again == 1 and len(warnings) == 2
+    assert [line for line in said.splitlines() if "warning" in line] == warnings
+    error = "lovec: error: 2 of the input's lines or files could not be read; all others are tagged"
+    assert err.splitlines()[-1] == said.splitlines()[-1] == error
+
+
+def test_looking_at_the_cost_counts_no_line_twice(run: Any) -> None:
+    Path("in.jsonl").write_text(lines(2) + "not json\n")
+    _, _, err = run("in.jsonl", "--out", "tags.jsonl", "--method", "likelihood", "--about", "Ada")
+    assert "lovec: error: 1 of the input's lines" in err and "more" not in err
+
+
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
@@ -494,6 +556,9 @@ def test_a_broken_line_costs_itself_only(run: Any) -> None:
         (["page.txt", "--format", "pdf"], 2, "--format is pdf, expected 'text' or 'jsonl' or 'html'"),
         (["page.txt", "--ask", "Who?"], 2, "they take no FILE"),
         (["page.txt", "--about", "A", "--question", "B"], 2, "give one of them"),
+        (["page.txt", "--samples", "3"], 2, "--samples works only with --method self_consistency or luq"),
+        (["page.txt", "--actors", "3"], 1, "--actor_cpus and --actor_gpus are of --on ray, which is not given"),
+        (["page.txt", "--hedge_phrase", "So: {sentence}"], 2, "--hedge_phrase needs --revise hedge"),
         (["page.txt", "--redo"], 2, "--redo is of a file that --out names"),
         (["page.txt", "--format", "jsonl", "--out", "x.txt"], 2, "expected a name that ends in .jsonl"),
         (["page.txt", "--adapter", "runs/dpo/adapter"], 1, "make it with: lovec fit --config dpo.yaml"),
@@ -509,6 +574,14 @@ def test_one_line_errors(run: Any, words: list[str], code: int, message: str) ->
     assert exit_code == code and not out and message in errors[0] and err.splitlines()[-1:] == errors
 
 
+def test_a_guarantee_of_a_built_in_model_is_refused_before_it_is_loaded(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("lovec.cli.tag.open_session", None)
+    assert main(["tag", "page.txt", "--model", "tiny-llama", "--keep_factual", "0.9"]) == 1
+    assert "there is no threshold for iterative tagging with this model" in capsys.readouterr().err
+
+
 def test_without_a_text_on_a_terminal_the_error_says_what_to_do(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
@@ -522,7 +595,7 @@ def test_without_a_text_on_a_terminal_the_error_says_what_to_do(run: Any, monkey
 
 def test_the_error_without_a_model_gives_an_example(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tag", "page.txt"]) == 1
-    assert "--model world --adapter runs/dpo/adapter" in capsys.readouterr().err
+    assert "`--adapter atlas` (extra real)" in capsys.readouterr().err
 
 
 # Going on after a kill
@@ -592,7 +665,8 @@ def test_a_finished_file_needs_no_model_and_is_not_mixed(run: Any, monkeypatch: 
     assert run("in.jsonl", "--out", "tags.jsonl")[0] == 0
     for words, name in ((["--min_confidence", "0.3"], "min_confidence"), (["--question", "Who?"], "question")):
         code, _, err = run("in.jsonl", "--out", "tags.jsonl", *words)
-        assert code == 1 and f"was made with other settings: {name} was " in err and "--redo" in err
+        assert code == 1 and f"was made with other settings: {name} was " in err
+        assert "give --redo to make it again, or another --out\n" in err
     Path("in.jsonl").write_text(lines(6))
     code, _, err = run("in.jsonl", "--out", "tags.jsonl")
     assert code == 1 and "was made with another input (files was " in err and Path("tags.jsonl").read_bytes() == whole
@@ -773,10 +847,10 @@ def test_a_revised_text_is_the_same_in_every_format(run: Any, session: Session, 
     code, out, err = run(*words)
     assert code == 0 and "confidence>" not in out and not re.search(r"\d", out)
     verb, what = (
-        ("left out", "the text that remains") if how == "drop" else ("hedged", "the sentences that are not hedged")
+        ("left out", "the remaining text") if how == "drop" else ("hedged", "the sentences that are not hedged")
     )
     assert err.splitlines() == [
-        f"lovec: Nothing is promised of {what}: min_confidence goes by the confidence alone.",
+        f"lovec: min_confidence gives no guarantee about {what}; keep_factual does.",
         f"lovec: 2 sentences below {threshold:g} {verb}",
     ]
     assert [text in out for text in SENTENCES] == [
@@ -846,7 +920,7 @@ def test_a_revised_file_knows_how_it_was_revised(run: Any, threshold: float) -> 
         (["--revise", "drop"], "--revise drop needs min_confidence or keep_factual"),
         (["--revise", "cut", "--min_confidence", "0.5"], "revise"),
         (["--revise", "drop", "--doubt", "0.5"], "--revise drop needs min_confidence or keep_factual"),
-        (["--hedge_phrase", "So: {sentence}", "--min_confidence", "0.5"], "--hedge_phrase words what"),
+        (["--hedge_phrase", "So: {sentence}", "--min_confidence", "0.5"], "--hedge_phrase needs --revise hedge"),
         (["--revise", "hedge", "--hedge_phrase", "So:", "--min_confidence", "0.5"], "expected {sentence} once in it"),
         (["--revise", "drop", "--keep_factual", "0.9"], "keep_factual is 0.9, and there is no threshold"),
     ],

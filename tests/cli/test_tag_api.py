@@ -312,8 +312,8 @@ def test_the_same_from_python(server: ChatServer) -> None:
         (["life.md"], "tags given texts by a method"),
         (["life.md", "--method", "likelihood"], "log-probabilities of given tokens"),
         (["--ask", "Who?", "--method", "luq"], "leave it out to have questions answered with tags"),
-        (["--ask", "Who?", "--dtype", "float32"], "--dtype is of models that lovec runs"),
-        (["--ask", "Who?", "--keep_factual", "0.9"], "--keep_factual is of models that lovec runs"),
+        (["--ask", "Who?", "--dtype", "float32"], "--dtype works only with models that lovec runs"),
+        (["--ask", "Who?", "--keep_factual", "0.9"], "--keep_factual works only with models that lovec runs"),
         (["--ask", "Who?", "--max_cost", "1"], "max_cost needs prices"),
     ],
 )
@@ -326,7 +326,7 @@ def test_nothing_is_paid_for_without_a_word(run: Any, server: ChatServer, capsys
     code, _, err = run("--ask", "Who?", yes=False)
     assert code == 2 and "give --yes" in err and not server.calls
     assert main(["tag", "life.md", "--model", "tiny-llama", "--base_url", server.url]) == 2
-    assert "is of --engine openai" in capsys.readouterr().err
+    assert "works only with --engine openai" in capsys.readouterr().err
     assert main(["tag", "--ask", "Who?", "--engine", "openai"]) == 1
     assert "--engine openai needs --model NAME" in capsys.readouterr().err
 

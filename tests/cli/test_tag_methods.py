@@ -156,7 +156,7 @@ def test_samples_need_a_question(run: Any, session: Session, method: Method) -> 
             "--readout is of stated scores",
         ),
         (["life.md", "--method", "p_true", "--judge", "YesNoJudge"], "--method p_true asks no judge"),
-        (["life.md", "--judge", "YesNoJudge"], "--judge is of --method self_consistency and luq"),
+        (["life.md", "--judge", "YesNoJudge"], "--judge works only with --method self_consistency or luq"),
         (["life.md", "--method", "ptrue"], "likelihood"),
         (["life.md", "--method", "luq", "--samples", "0"], "--samples is 0"),
     ],

@@ -115,7 +115,7 @@ def test_which_question_is_answered_is_said_everywhere(
     untitled, titled = "She wrote notes.", "# Ada Lovelace\n\nShe wrote notes."
     for text, words in (
         (untitled, "taken to answer"),
-        (titled, 'is taken to be about "Ada Lovelace", from its heading'),
+        (titled, 'is about "Ada Lovelace" (its heading)'),
     ):
         caplog.clear()
         lovec.tag(text, session=session)

@@ -607,10 +607,13 @@ def distributions() -> list[tuple[float, ...]]:
     ("words", "said"),
     [
         (["--engine", "openai"], "--engine openai needs --model NAME"),
-        (["--engine", "openai", "--model", "gpt", "--dtype", "float32"], "--dtype is of models that lovec runs"),
-        (["--model", "world", "--base_url", "http://x/v1"], "--base_url is of --engine openai"),
-        (["--model", "world", "--calibration", "x"], "--calibration is of --engine openai"),
-        (["--model", "world", "--method", "verbal"], "--method is of --engine openai"),
+        (
+            ["--engine", "openai", "--model", "gpt", "--dtype", "float32"],
+            "--dtype works only with models",
+        ),
+        (["--model", "world", "--base_url", "http://x/v1"], "--base_url works only with --engine openai"),
+        (["--model", "world", "--calibration", "x"], "--calibration works only with --engine openai"),
+        (["--model", "world", "--method", "verbal"], "--method works only with --engine openai"),
         (["--engine", "openai", "--model", "gpt", "--calibration", "none"], "there is no calibration none"),
         (["--engine", "openai", "--model", "gpt", "--text_calibration", "x"], "which need --method verbal or"),
         (["--engine", "openai", "--model", "gpt"], "$OPENAI_API_KEY is not set"),

@@ -194,7 +194,7 @@ def test_a_session_tags_on_the_scale_that_is_given_or_saved(model: str, adapter:
 def test_an_adapter_is_found_in_its_run_and_names_its_base_model(model: str, adapter: str) -> None:
     assert adapter_folder(str(Path(adapter).parent)) == adapter_folder(adapter) == adapter
     assert base_model(adapter) == model
-    with pytest.raises(LovecError, match="there is no adapter in nowhere"):
+    with pytest.raises(LovecError, match="there is no adapter nowhere, expected"):
         base_model("nowhere")
 
 

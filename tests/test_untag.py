@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lovec.core.imports import gc_paused
 from lovec.labelling import SplitStep
 from lovec.tags import DEFAULT_TAGS, TagFormat
 from lovec.text.documents import parts
 from lovec.text.sentences import split_sentences
-from lovec.text.untag import untag
+from lovec.text.untag import split_record, untag
 from lovec.types import Record, Scale, Sentence
 
 
@@ -39,6 +43,53 @@ def tag(score: int | str) -> str:
 def test_boundaries_and_scores_are_those_of_the_tags(answer: str, expected: list[tuple[str, int | None]] | None):
     expected = expected or [("# Life", 1), ("One.", 2), ("- two", 3), ("- three", 4)]
     assert texts_and_scores(answer) == expected
+
+
+CODE = f"```text\nA is b. {tag(9)}\nA is <confidence> c.\n```"
+DOCUMENT = (
+    f"# Tags\n\nIt writes tags.\n\n{CODE}\n\nIt was made in 2024. It has two parts.\n\n## More\n\nIt is old. It ends."
+)
+
+
+def test_tags_in_a_block_of_code_are_code():
+    record = split_record(Record("a", "Q?", answer=DOCUMENT))
+    statements = [s.text for s in record.sentences if s.is_statement]
+    assert statements == ["It writes tags.", "It was made in 2024.", "It has two parts.", "It is old.", "It ends."]
+    assert [s.text for s in record.sentences if s.kind == "code"] == [CODE] and record.answer == DOCUMENT
+    assert split_record(record) == record
+    tagged = DOCUMENT
+    for score, text in enumerate(statements):
+        tagged = tagged.replace(text, f"{text} {tag(score)}")
+    again, read = untag(Record("a", "Q?", answer=tagged))
+    assert [s.text for s in again.sentences] == [s.text for s in record.sentences] and again.answer == DOCUMENT
+    assert [s.score for s in again.sentences if s.is_statement] == [0, 1, 2, 3, 4] and read == 5
+
+
+def test_tags_around_blocks_of_code_are_tags():
+    answer = f"One. {tag(1)}\n```\na {tag(2)}\n``` {tag(3)} Two. {tag(4)}"
+    expected = [("One.", 1), (f"```\na {tag(2)}\n```", 3), ("Two.", 4)]
+    assert texts_and_scores(answer) == expected
+    assert texts_and_scores(f"```\na {tag(2)} Two. {tag(4)}") == [("```\na", 2), ("Two.", 4)]  # nothing closes it
+
+
+def test_the_examples_of_our_own_readme_hide_no_statement():
+    text = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    plain = text.replace("<confidence>", "(about").replace("</confidence>", "or so)")
+    assert "<confidence>" in text
+    found, expected = (split_record(Record("a", "Q?", answer=each)).sentences for each in (text, plain))
+    assert [s.kind for s in found] == [s.kind for s in expected]
+
+
+@pytest.mark.parametrize("unit", [f"```\na {tag(1)}\n```\n", f"``` {tag(1)}\n", "```<confidence>", f"~~~\n{tag(1)}"])
+def test_long_texts_of_code_take_linear_time(unit: str):
+    def cost(size: int) -> float:
+        with gc_paused():  # which looks at all objects of the tests before this one
+            begin = time.process_time()
+            untag(Record("a", "Q?", answer=unit * (size // len(unit))))
+            return time.process_time() - begin
+
+    # Eight times the text: about 8 if linear, 64 if quadratic; below the floor the clock is all noise.
+    assert any(cost(60_000) < 24 * max(cost(7_500), 0.02) for _ in range(3))
 
 
 def test_the_text_stays_and_the_record_says_how_many_tags_were_read():

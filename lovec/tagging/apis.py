@@ -151,7 +151,8 @@ def level_logps(reply: ChatReply, place: int, words: Sequence[str]) -> list[floa
     """Return the log-probability of every word, where one of them begins at a place of a reply.
 
     The words are told by their first tokens, whatever capitals they have. A token that begins several words, as "1" may
-    begin "10", counts for none, unless it is the one that was written, and the token after it decides.
+    begin "10", counts for none, unless it is the one that was written: then the token after it decides, or the text
+    where that token is not known.
 
     Args:
         reply: the reply.
@@ -182,17 +183,31 @@ def _word_masses(reply: ChatReply, at: int, before: str, begun: str, words: Sequ
     texts = {name: (begun + name.removeprefix(before).lower()).lstrip() for name in token.logps}
     for name, logp in token.logps.items():
         text = texts[name].rstrip()
-        ended = [word for word in words if text.startswith(word) and not text[len(word) : len(word) + 1].isalnum()]
+        ended = [word for word in words if _begins_with(text, word)]
         longer = [word for word in words if word.startswith(text) and word != text] if text else []
         longer = [word for word in longer if word not in texts.values()]  # that is a token of its own
         found = ended + longer
         if len(found) == 1:
             mass[words.index(found[0])] += math.exp(logp)
-        elif len(found) > 1 and name == token.text and _follows(reply, at):
-            rest = _word_masses(reply, at + 1, "", texts[name], words)
+        elif len(found) > 1 and name == token.text:
+            if _follows(reply, at):
+                rest = _word_masses(reply, at + 1, "", texts[name], words)
+            else:
+                stands = _word_at(texts[name] + reply.text[token.begin + len(token.text) :].lower(), found)
+                rest = [float(word == stands) for word in words]
             total = sum(rest)
             mass = [m + math.exp(logp) * r / total if total else m for m, r in zip(mass, rest, strict=True)]
     return mass
+
+
+def _begins_with(text: str, word: str) -> bool:
+    """Return whether a text begins with a word that ends there."""
+    return text.startswith(word) and not text[len(word) : len(word) + 1].isalnum()
+
+
+def _word_at(text: str, words: Sequence[str]) -> str | None:
+    """Return the longest of some words that a text begins with; None if it begins with none of them."""
+    return max((word for word in words if _begins_with(text, word)), key=len, default=None)
 
 
 def _follows(reply: ChatReply, at: int) -> bool:
@@ -212,11 +227,14 @@ def _tokens_in(spans: Callable[[str], Sequence[tuple[int, int]]], reply: ChatRep
 
 
 def _tag_insides(tags: TagFormat, text: str) -> list[tuple[int, int]]:
-    """Return where the scores of an answer stand: behind the opening word and white space, up to the closing word."""
+    """Return where the scores of an answer stand: behind the opening word and white space, up to the closing word.
+
+    The first character of the closing word belongs to it: what may stand in its place tells "1" from "10".
+    """
     parsed = parse(text, tags)
     begin, places = len(parsed.thought), []
     for span in parsed.sentences:
-        place = begin + _score_place(tags, span.raw), begin + span.raw.rfind(tags.close)
+        place = begin + _score_place(tags, span.raw), begin + span.raw.rfind(tags.close) + 1
         places.append(place if span.score is not None else (0, 0))
         begin += len(span.raw)
     return places
@@ -248,8 +266,9 @@ def _word_match(pattern: re.Pattern[str], whole: bool, text: str) -> re.Match[st
 
 
 def _word_place(pattern: re.Pattern[str], whole: bool, text: str) -> list[tuple[int, int]]:
+    """Return where a reply has its word, and the character behind it, which tells "1" from "10"."""
     match = _word_match(pattern, whole, text)
-    return [] if match is None else [match.span(1)]
+    return [] if match is None else [(match.start(1), match.end(1) + 1)]
 
 
 def _read_word(pattern: re.Pattern[str], whole: bool, words: Sequence[str], reply: ChatReply) -> Word | str:

@@ -14,6 +14,9 @@ from lovec.types import Record, Sentence, Unit
 
 _OF_EARLIER_RUNS = ("problems", "left_out", CONFIDENCES, "revised", "hedged")
 _BLANK_LINE = re.compile(r"\n\s*\n")
+_FENCE = re.compile(r"`{3,}|~{3,}")
+_FENCE_LINE = r"^[ \t>]*(?:`{3,}|~{3,})[ \t]*"
+_UNUSED = range(0xE000, 0xF900)  # characters without a meaning
 
 
 def untag(
@@ -22,7 +25,8 @@ def untag(
     """Return a record whose answer and sentences hold no tags, and the number of sentences whose tag was read.
 
     A record without sentences gets those that its tags mark: a tag ends a sentence, and what has no valid tag is split.
-    The score of a valid tag becomes the score of its sentence. Confidences by source are removed, too.
+    The score of a valid tag becomes the score of its sentence. Confidences by source are removed, too. What stands in a
+    block of code between two fences is code, tags included.
 
     Args:
         record: given or generated text.
@@ -31,18 +35,82 @@ def untag(
     """
     if (answer := without_source_tags(record.answer)) != record.answer:
         record = replace(record, answer=answer)
-    texts = [record.answer, *(sentence.text for sentence in record.sentences)]
+    covered = _Covered(record.answer, tags)
+    texts = [covered.text, *(sentence.text for sentence in record.sentences if sentence.kind != "code")]
     if not any(map(tags.occur_in, texts)):
         return record, 0
     given = sum(sentence.score is not None for sentence in record.sentences)
     if record.sentences:
         sentences = tuple(_read(sentence, tags) for sentence in record.sentences)
     else:
-        sentences = tuple(_marked(record.answer, tags, split))
+        marked = _marked(covered.text, tags, split)
+        sentences = tuple(replace(sentence, text=covered.restored(sentence.text)) for sentence in marked)
     kept = tuple(sentence for sentence in sentences if sentence.text)
     rejected = record.rejected if len(kept) == len(sentences) else None
-    untagged = replace(record, answer=strip(record.answer, tags), sentences=kept, rejected=rejected)
+    answer = covered.restored(strip(covered.text, tags))
+    untagged = replace(record, answer=answer, sentences=kept, rejected=rejected)
     return untagged, sum(sentence.score is not None for sentence in sentences) - given
+
+
+class _Covered:
+    """An answer whose blocks of code hold no tag words.
+
+    Args:
+        answer: the answer.
+        tags: the tag words and the scale.
+
+    Attributes:
+        text: the answer, in which characters that it does not have stand for these tag words.
+    """
+
+    def __init__(self, answer: str, tags: TagFormat) -> None:
+        blocks = _code_blocks(answer, tags)
+        self._covers: list[tuple[str, str]] = []
+        if blocks:
+            used = set(answer)
+            unused = (chr(code) for code in _UNUSED if chr(code) not in used)
+            self._covers = [(word, next(unused) * len(word)) for word in (tags.open, tags.close)]
+        pieces, here = [], 0
+        for start, end in blocks:
+            block = answer[start:end]
+            for word, cover in self._covers:
+                block = block.replace(word, cover)
+            pieces += [answer[here:start], block]
+            here = end
+        self.text = "".join([*pieces, answer[here:]])
+
+    def restored(self, text: str) -> str:
+        """Return a piece of the text as it was in the answer."""
+        for word, cover in self._covers:
+            text = text.replace(cover, word)
+        return text
+
+
+def _code_blocks(answer: str, tags: TagFormat) -> list[tuple[int, int]]:
+    """Return start and end of the blocks of code of an answer that hold tag words.
+
+    They are found as if there were no tags behind sentences: one behind a block stands in the line that closes it. A
+    block that nothing closes would be all of the text behind it, so the tags in it count.
+    """
+    if not (tags.occur_in(answer) and _FENCE.search(answer)):
+        return []
+    opening, closing = re.escape(tags.open), re.escape(tags.close)
+    words = "|".join(map(re.escape, sorted(tags.scale.words, key=len, reverse=True)))
+    begin = thought_length(answer)
+    tag = re.compile(rf"({_FENCE_LINE}){opening}[^\n]*|{opening}[ \t]*(?:{words})[ \t]*{closing}", re.MULTILINE)
+    plain = tag.sub(lambda found: (found[1] or "").ljust(len(found[0])), answer[begin:])
+    return [
+        (begin + start, begin + end)
+        for start, end, kind in kept_blocks(plain)
+        if kind == "code" and _is_closed(plain[start:end]) and tags.occur_in(answer[begin + start : begin + end])
+    ]
+
+
+def _is_closed(block: str) -> bool:
+    """Return whether a block of code begins and ends with a fence."""
+    first, *others = block.splitlines()
+    fence = _FENCE.search(first)
+    return fence is not None and bool(others) and others[-1].strip(" \t>").startswith(fence[0])
 
 
 def split_record(
@@ -115,6 +183,8 @@ def _last_paragraph(text: str, begins_line: bool, first: bool) -> int:
 
 def _read(sentence: Sentence, tags: TagFormat) -> Sentence:
     """Return a sentence without tags in its text; the score of a valid tag at its end is kept if it has no other."""
+    if sentence.kind == "code":
+        return sentence
     text = strip(sentence.text, tags)
     marked = parse(sentence.text, tags).sentences
     if sentence.score is None and len(marked) == 1 and marked[0].score is not None and marked[0].text == text:

@@ -47,6 +47,7 @@ class ChatServer(FaultServer):
         top: the most alternatives to a token that it gives; asked for more, it refuses. 0 refuses log-probabilities.
         silent: whether log-probabilities that are asked for are left out without a word.
         digits: whether every digit is a token.
+        compact: whether there is no space around scores.
         split: characters of an event of a stream; 0 is a token of an event.
         options: whether streams may have options.
         held: whether the event of a stream with this number, from 0, waits.
@@ -57,6 +58,7 @@ class ChatServer(FaultServer):
     top: int = 20
     silent: bool = False
     digits: bool = False
+    compact: bool = False
     split: int = 0
     options: bool = True
     held: Callable[[int], bool] = lambda _: False
@@ -112,9 +114,12 @@ class ChatServer(FaultServer):
         if body["messages"][0]["role"] == "system":
             tokens: list[Token] = []
             for sentence in self.answer(asked):
+                score, space = planted(sentence), "" if self.compact else " "
                 tokens += [(f"{' ' if tokens else ''}{sentence}", {}), (" <confidence>", {})]
-                tokens += self.score_tokens(planted(sentence), " ")
-                tokens += [] if fault == "malformed" else [(" </confidence>", {})]
+                tokens += self.score_tokens(score, space)
+                ends = {"</": 0.9, "0": 0.1} if self.digits and score == 1 else {}  # of "1", a part is "10"
+                compact = [("</", ends), ("confidence>", {})]
+                tokens += [] if fault == "malformed" else compact if self.compact else [(" </confidence>", {})]
             return tokens
         match = re.search(r"(?:Context \(for reference\)|Text): (.*)\nSentence: (.*)\n", asked)
         context, sentence = ("", "") if match is None else match.groups()

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,21 @@ def test_answers_have_the_sentences_and_confidences_that_tag_gives(
             "top_logprobs": 20,
             "stream_options": {"include_usage": True},
         }
+
+
+@pytest.mark.parametrize("digits", [False, True])
+def test_a_one_without_a_space_behind_it_is_no_ten(provider: ChatServer, digits: bool) -> None:
+    low = next(text for text in (f"Fact {n}." for n in count()) if planted(text) == 1)
+    provider.compact, provider.digits, provider.answer = True, digits, lambda question: [low, FACTS[0] + "."]
+    chances = {"1": 0.63, "10": 0.07, "2": 0.2, "3": 0.1} if digits else spread(1)
+    expected = sum(int(word) * p for word, p in chances.items()) / 10
+    for _ in range(2):  # the second reply is that in the cache
+        [record] = [r for r in model(provider).stream([Record("a", QUESTION)], FREE_FORM) if isinstance(r, Record)]
+        assert record.sentences[0].score == 1 and record.sentences[0].confidence == pytest.approx(expected)
+    assert len(provider.calls) == 1
+    with running(model(provider)) as server:
+        one = message(post(server, chat(QUESTION)))
+    assert [entry["confidence"] for entry in one["confidence"]] == [s.confidence for s in record.sentences]
 
 
 def test_sentences_are_sent_while_the_answer_is_written(provider: ChatServer) -> None:

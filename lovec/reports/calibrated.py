@@ -63,9 +63,7 @@ def with_calibrated(file: ScoredFile, calibration: ScoreCalibration) -> tuple[Sc
     methods = chosen_methods(file, calibration)
     directed = torch.stack([method.confidence for method in methods], 1).numpy()
     first = methods[0]
-    taken = any(
-        method.name == CALIBRATED for method in file.methods
-    )  # by `lovec apply`, of this calibration or another
+    taken = CALIBRATED in [method.name for method in file.methods]  # `lovec apply` has written it
     name = f"{CALIBRATED} from {', '.join(column.key for column in calibration.columns)}" if taken else CALIBRATED
     groups = first.group.tolist()
     judged = first.judged

@@ -11,10 +11,10 @@ from transformers import AutoTokenizer
 from lovec.encoding import Encoder
 from lovec.labelling.steps import _answer
 from lovec.oracles.prompts import read_ratings
-from lovec.taggers.freeform import AnswerReader, read_answer, sentence_spans
-from lovec.tags import DEFAULT_TAGS, parse, thought_length, without_thoughts
+from lovec.taggers.freeform import AnswerReader, GrowingAnswer, TextReader, read_answer, sentence_spans
+from lovec.tags import DEFAULT_TAGS, TagFormat, parse, thought_length, without_thoughts
 from lovec.text.untag import split_record
-from lovec.types import Completion, Record
+from lovec.types import Completion, Record, Sentence, TokenScores
 
 DRAFT = "<think>Ada? <confidence> 3 </confidence> Wait. Paris.</think>\n\n"
 ANSWER = "She was born. <confidence> 9 </confidence> In London. <confidence> 4 </confidence>"
@@ -63,6 +63,50 @@ def test_written_answers(tmp_path: Path) -> None:
     cut = tuple(encoder.pieces("<think>Ada?"))
     record, _ = read_answer(Record("a", "Who?"), Completion(cut, (0.0,) * len(cut), False), encoder)
     assert record.sentences == () and "ends inside a thought" in record.meta["problems"][0]
+
+
+LATE = "I should tag. <confidence> 9 </confidence> Like so. <confidence> 3 </confidence></think>\n\n" + ANSWER
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 30, 90, 1000])
+def test_a_thought_whose_beginning_is_not_written_is_withdrawn_at_its_end(size: int) -> None:
+    for text, words in ((LATE, DEFAULT_TAGS), (LATE.replace("confidence>", "»"), TagFormat("<»", "</»"))):
+        chunks = [text[at : at + size] for at in range(0, len(text), size)]
+        written: list[str] = []
+        reader = TextReader(words, lambda written=written: "".join(written))
+        found = []
+        for chunk in chunks:
+            written.append(chunk)
+            found += reader.add(chunk)
+        found += reader.ending()
+        assert [span.text for span in found[reader.withdrawn :]] == ["She was born.", "In London."]
+        assert [span.text for span in found[: reader.withdrawn]] == ["I should tag.", "Like so."][: reader.withdrawn]
+
+
+def test_a_growing_answer_begins_anew_behind_its_thought(tmp_path: Path) -> None:
+    encoder = Encoder(AutoTokenizer.from_pretrained(tiny(tmp_path)))
+    ids = encoder.pieces(LATE)
+    logps = [float(at) for at in range(len(ids))]
+
+    class ByTokens:
+        needs_token_logps = needs_distribution = True
+
+        def confidence(self, sentence: Sentence) -> float:
+            return 0.5
+
+    growing = GrowingAnswer(encoder, [1], ByTokens())  # type: ignore[arg-type]
+    found, contexts = [], []
+    for token in ids:
+        if not growing.on_token(token):
+            while due := growing.due(None, [], []):
+                contexts.append(due[0].context)
+                growing.take(due[0], TokenScores((), choices=tuple(range(11))))
+            found += growing.release(logps)
+    assert growing.withdrawn == 2 and "2 sentences" in growing.withdrawal[0]
+    spans = sentence_spans(parse(LATE), ids, encoder)
+    expected = [("She was born.", tuple(logps[spans[0]])), ("In London.", tuple(logps[spans[1]]))]  # type: ignore[index]
+    assert [(one.sentence.text, one.sentence.token_logps) for one in found[2:]] == expected
+    assert contexts[2] == [1, *encoder.head("She was born.", first=True)]
 
 
 def test_given_answers_and_labelled_ones() -> None:

@@ -11,7 +11,6 @@ Questions, turns, sentences and instructions are foreign text. Where one has the
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from lovec.core.settings import checked
 from lovec.encoding.chats import SLOT, AnswerPlace, Refused, render
 from lovec.encoding.prompts import prompt
+from lovec.encoding.token_texts import TokenTexts
 from lovec.tags import DEFAULT_TAGS, TagFormat
 from lovec.types import MOST_WATCHED, LovecError, Record, Scale
 
@@ -47,6 +47,8 @@ EVIDENCE = "{evidence}"
 """Stands for the source in the text of a ``Grounding``."""
 
 _HALF_CHARACTER = re.compile("\ufffd{1,3}$")  # one for a part of a character, or one for each of its bytes
+
+_BYTE = re.compile("<0x[0-9A-Fa-f]{2}>")  # how SentencePiece names a byte that no other token holds
 
 _JOINTS = 32  # tokens by which an encoded prompt may be longer than its parts, ample
 
@@ -198,6 +200,9 @@ class Encoder:
         self._ids = lru_cache(maxsize=1 << 16)(self._tokenize)  # sentences come back every epoch and tagging step
         self._prompt = lru_cache(maxsize=1 << 14)(self._encode_prompt)
         self._token = lru_cache(maxsize=1 << 16)(lambda token: self.decode([token]))
+        self._is_open = lru_cache(maxsize=1 << 16)(
+            lambda token: not self._token(token) or bool(_BYTE.fullmatch(str(tokenizer.convert_ids_to_tokens(token))))
+        )
         self.instruction = default_instruction(tags) if instruction is None else instruction
         self.tags = tags
         name = tokenizer.name_or_path or type(tokenizer).__name__
@@ -362,9 +367,15 @@ class Encoder:
 
     def tokens_until(self, ids: Sequence[int], length: int) -> int:
         """Return how many of the first ids hold the first ``length`` characters of their text."""
-        begin = self.decode(ids)[:length]
-        counts = range(len(ids) + 1)
-        return bisect_left(counts, True, key=lambda count: self.decode(ids[:count]).startswith(begin))
+        return self.token_texts(ids).tokens_until(length)
+
+    def token_texts(self, ids: Iterable[int] = ()) -> TokenTexts:
+        """Return what tells the text of an answer and of its tokens while it grows.
+
+        Args:
+            ids: its first tokens.
+        """
+        return TokenTexts(self.decode, self._is_open, ids)
 
     def completion(self, sentences: Sequence[str], scores: Sequence[int], finished: bool = True) -> list[int]:
         """Return the ids of a tagged answer.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -331,10 +330,11 @@ class RolloutModule(PolicyModule):
         lengths = [len(sentence.raw) for sentence in text.sentences]
         ends = list(accumulate(lengths, initial=len(text.thought)))[1:]
         # A sentence ends with the first token after which the text contains all of it; an untagged tail has the rest.
-        cuts = [self._tokens_until(end, completion.ids[:tokens]) for end in ends]
+        texts = self.encoder.token_texts(completion.ids[:tokens])
+        cuts = [texts.tokens_until(end, partly=True) for end in ends]
         if len(advantages) > len(cuts) or not cuts:
             cuts.append(tokens)
-            ends.append(len(self.encoder.decode(completion.ids[:tokens])))
+            ends.append(len(texts.text))
         cuts[-1] = tokens
         raws = [*(sentence.raw for sentence in text.sentences), ""][: len(cuts)]
         spread: list[float] = []
@@ -344,15 +344,11 @@ class RolloutModule(PolicyModule):
                 opening = raw.find(self.encoder.tags.open)
                 # The token with the first character of the tag is the first after which the text is longer than that.
                 begin = end - len(raw) + opening
-                text_tokens = self._tokens_until(begin + 1, completion.ids[:tokens]) - 1 if opening >= 0 else 0
+                text_tokens = texts.tokens_until(begin + 1, partly=True) - 1 if opening >= 0 else 0
                 spread += [0.0] * (text_tokens - len(spread))
                 last = 0.0 if opening >= 0 else advantage
             spread += [advantage] * (cut - len(spread))
         return spread + [last] * (len(completion.ids) - tokens)
-
-    def _tokens_until(self, end: int, ids: Sequence[int]) -> int:
-        """Return the number of tokens after which the text first has ``end`` characters or more."""
-        return bisect_left(range(len(ids)), end, key=lambda n: len(self.encoder.decode(ids[: n + 1]))) + 1
 
     def _answer_metrics(self, answer: Record, reward: float | None) -> dict[str, float | None]:
         """Compute what is logged of one answer; None where it is undefined."""

@@ -95,9 +95,11 @@ class History:
 
     Attributes:
         source: what stands behind the question, see ``GroundedEncoder.cut_source``; None where nothing does.
+        problems: what is wrong with earlier answers that the model has scored, see ``requests``.
     """
 
     source: str | None = None
+    problems: Sequence[str] = ()
 
     def __init__(self, turns: Sequence[Turn], tags: TagFormat, inline: Inline) -> None:
         # The instruction, which holds the texts of the system, is the same before every answer.
@@ -164,6 +166,7 @@ class History:
             room: length of the model's context in tokens; None is no limit.
         """
         done: list[tuple[str, list[Piece]]] = []
+        problems: list[str] = []
         for role, pieces in self._turns:
             if any(piece.unknown for piece in pieces):
                 steps = [
@@ -172,13 +175,14 @@ class History:
                 ]
                 passage = Passage("an earlier answer", encoder.dialogue(self._texts(done)), steps)
                 yield from score_requests(encoder, [passage], 1, room)
+                problems += [f"an earlier answer: {problem}" for problem in passage.problems]
                 pieces = [
                     replace(piece, score=score, unknown=False) if piece.unknown else piece
                     for piece, score in zip(pieces, passage.chosen, strict=True)
                 ]
             done.append((role, pieces))
         known = copy(self)
-        known._turns = done
+        known._turns, known.problems = done, problems
         yield known
 
     def _texts(self, turns: Sequence[tuple[str, Sequence[Piece]]]) -> list[tuple[str, str]]:

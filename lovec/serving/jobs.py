@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from lovec.serving.wire import RequestRefused
-from lovec.taggers.freeform import GrowingAnswer, PausingCompletion
+from lovec.taggers.freeform import GrowingAnswer, PausingCompletion, ScoredSpan
 from lovec.taggers.scoring import Requests, ScoreRequest, next_item
 from lovec.types import Completion, TokenScores
 
@@ -96,9 +96,13 @@ class AnswerJob(CompletionJob):
 
     Attributes:
         growing: reads and scores its sentences.
+        streams: whether the client gets sentences before the answer is complete. Otherwise they are handed over at its
+            end, without those that have turned out to be part of a thought.
     """
 
     growing: GrowingAnswer
+    streams: bool = True
+    _held: list[ScoredSpan] = field(default_factory=list, init=False)
 
     @property
     def stopped(self) -> bool:
@@ -109,16 +113,23 @@ class AnswerJob(CompletionJob):
         """Take notice that no token follows, see ``GrowingAnswer.finish``."""
         return self.growing.finish()
 
-    def release(self, ids: Sequence[int], logps: Sequence[float]) -> None:
-        """Hand over the sentences that are scored, see ``GrowingAnswer.release``."""
-        for sentence in self.growing.release(ids, logps):
-            self.put(sentence)
+    def release(self, logps: Sequence[float]) -> None:
+        """Hand over the sentences that are scored, or keep them for the end, see ``GrowingAnswer.release``."""
+        for sentence in self.growing.release(logps):
+            if self.streams:
+                self.put(sentence)
+            else:
+                self._held.append(sentence)
 
     def end(self, result: Any) -> None:
         """Hand over the end of the answer, or an error."""
         if isinstance(result, Completion):
-            finished = result.finished or self.growing.stopped
-            result = AnswerEnd(finished, len(self.prompt), len(result.ids), self.growing.problems)
+            growing = self.growing
+            for sentence in self._held[growing.withdrawn :]:
+                self.put(sentence)
+            problems = [*(growing.withdrawal if self.streams else ()), *growing.own_problems, *growing.problems]
+            finished = result.finished or growing.stopped
+            result = AnswerEnd(finished, len(self.prompt), len(result.ids), problems)
         super().end(result)
 
 

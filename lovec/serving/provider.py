@@ -22,7 +22,7 @@ from lovec.serving.responses import AnswerResponse, TextResponse
 from lovec.serving.served import ServedModel
 from lovec.serving.tasks import TaskWorker
 from lovec.serving.wire import AnswerRequest, RequestRefused
-from lovec.taggers.freeform import CUT_BY_STOP, ScoredSpan, TextReader
+from lovec.taggers.freeform import CUT_BY_STOP, ScoredSpan, TextReader, withdrawal
 from lovec.taggers.scoring import ScoredSentence
 from lovec.tagging import SAMPLED, ApiTagger
 from lovec.tagging.apis import Word
@@ -111,22 +111,31 @@ class ProviderWorker(TaskWorker):
         An answer with malformed tags is asked for once more, as by `lovec tag`, unless the client has begun to get it.
         """
         if job.streams:
-            return await self._reply(job, job.sent, job.put)
-        spans: list[ScoredSpan] = []
-        end = await self._reply(job, job.sent, spans.append)
+            end, withdrawn = await self._reply(job, job.sent, job.put)
+            return end._replace(problems=[*withdrawal(withdrawn), *end.problems])
+        end, spans = await self._held(job, job.sent)
         if end.finished and any(one.span.problem not in (None, CUT_BY_STOP) for one in spans):
             with suppress(CallFailed):  # then there is the first one
-                again: list[ScoredSpan] = []
-                second = await self._reply(job, another(job.sent), again.append)
+                second, spans = await self._held(job, another(job.sent))
                 counts = _sum(end.prompt_tokens, second.prompt_tokens), _sum(end.tokens, second.tokens)
                 end = AnswerEnd(second.finished, *counts, second.problems, repeated=True)
-                spans = again
         for span in spans:
             job.put(span)
         return end
 
-    async def _reply(self, job: ReplyJob, sent: Mapping[str, Any], put: Callable[[ScoredSpan], object]) -> AnswerEnd:
-        """Return the end of a reply, whose sentences are handed over while it is written."""
+    async def _held(self, job: ReplyJob, sent: Mapping[str, Any]) -> tuple[AnswerEnd, list[ScoredSpan]]:
+        """Return the end of a reply and its sentences."""
+        spans: list[ScoredSpan] = []
+        end, withdrawn = await self._reply(job, sent, spans.append)
+        return end, spans[withdrawn:]
+
+    async def _reply(
+        self, job: ReplyJob, sent: Mapping[str, Any], put: Callable[[ScoredSpan], object]
+    ) -> tuple[AnswerEnd, int]:
+        """Return the end of a reply, whose sentences are handed over while it is written.
+
+        The second number is that of the first sentences which have turned out to be part of a thought.
+        """
         tagger = self.tagger
         pieces: list[str] = []
         items: deque[Any] = deque(maxlen=_MOST_TOKENS)
@@ -159,7 +168,8 @@ class ProviderWorker(TaskWorker):
             put(ScoredSpan(span, tagger.read_span(span)))
         stated = "the stated score"
         problems = [self._unknown(unknown, FREE_FORM, stated)] if unknown and tagger.wishes[0] else []
-        return AnswerEnd(reader.stopped or reply.finish != "length", reply.tokens_in, reply.tokens_out, problems)
+        finished = reader.stopped or reply.finish != "length"
+        return AnswerEnd(finished, reply.tokens_in, reply.tokens_out, problems), reader.withdrawn
 
     def _unknown(self, sentences: int, mode: Mode, otherwise: str) -> str:
         """Return what follows from log-probabilities that the provider has not given.

@@ -207,7 +207,8 @@ class AnswerResponse(Response):
             for number, entry in enumerate(answer.entries, 1)
             if "problem" in entry
         ]
-        answer.problems = [*([CUT_OFF] if answer.is_cut else []), *self._problems, *item.problems, *of_sentences]
+        of_question = [*self._problems, *self.history.problems]
+        answer.problems = [*([CUT_OFF] if answer.is_cut else []), *of_question, *item.problems, *of_sentences]
         return self._ended(part)
 
     @abstractmethod

@@ -256,7 +256,8 @@ class SessionModel(ServedModel):
         reading = calibration, request.sampling.keeps_logps, request.stop, without_source
         growing = GrowingAnswer(encoder, response.prompt, *reading)
         sampling = replace(request.sampling, watched=encoder.watched if growing.distributions else ())
-        return AnswerJob(put, response.prompt, sampling, stream_key(request, part), growing.on_token, growing=growing)
+        job = put, response.prompt, sampling, stream_key(request, part), growing.on_token
+        return AnswerJob(*job, growing=growing, streams=request.stream)
 
     def _encode(self, parameter: str, characters: int, encode: Callable[[], list[int]]) -> list[int]:
         """Return the token ids of a prompt. It is not encoded if it is too long even where all tokens are the longest.

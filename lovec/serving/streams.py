@@ -172,7 +172,7 @@ class StreamWorker(TaskWorker):
             due = growing.due(self.client.context_length, reply.ids, reply.candidates)
             for one, scores in zip(due, await asyncio.gather(*map(self._scores_of, due)), strict=True):
                 growing.take(one, scores)
-            job.release(reply.ids, reply.logps)
+            job.release(reply.logps)
 
     async def _scores_of(self, due: Due) -> TokenScores:
         """Return the scores of a context of an answer."""

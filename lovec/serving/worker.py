@@ -242,4 +242,4 @@ def score_answers(engine: Engine, jobs: Sequence[CompletionJob]) -> None:
     waited_for = [job for job in jobs if isinstance(job, AnswerJob) and not job.cancelled.is_set()]
     score_growing(engine, [(job.growing, job.ids, job.watched) for job in waited_for])
     for job in waited_for:
-        job.release(job.ids, job.logps)
+        job.release(job.logps)

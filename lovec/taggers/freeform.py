@@ -10,9 +10,11 @@ from functools import cached_property
 from itertools import chain, repeat, takewhile
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
+from lovec.core.notices import counted
 from lovec.core.settings import checked
 from lovec.core.stopwatch import Stopwatch
-from lovec.encoding import Encoder
+from lovec.encoding import Encoder, without_half_character
+from lovec.encoding.token_texts import TokenTexts
 from lovec.encoding.written import Steps
 from lovec.taggers.scoring import (
     Passage,
@@ -121,19 +123,21 @@ class FreeFormTagger:
         Args:
             records: questions.
             on_written: called with every sentence long before, once its tag is complete; the sentences of a record come
-                in their order. Not called with text after the last tag.
+                in their order. Not called with text after the last tag. Where it was called with sentences of a thought
+                whose beginning the model has not written, all sentences are numbered behind them.
         """
         prompts = [self.encoder.record_prompt(record, answered=False) for record in records]
         room = self.engine.context_length
         fitting = [number for number, prompt in enumerate(prompts) if room is None or len(prompt) < room]
         asked = [prompts[number] for number in fitting]
+        readers = [AnswerReader(self.encoder) for _ in asked]
         with self.watch.phase("writing"):
             groups = self.engine.generate(
                 asked,
                 replace(self.sampling, watched=self.encoder.watched if self.distributions else ()),
                 self.encoder.stop_ids,
                 keys=[records[number].id for number in fitting],
-                on_token=None if on_written is None else _token_callback(self.encoder, fitting, on_written),
+                on_token=None if on_written is None else _token_callback(readers, fitting, on_written),
             )
         completions = dict(zip(fitting, (completion for [completion] in groups), strict=True))
         answers = {n: read_answer(records[n], completion, self.encoder) for n, completion in completions.items()}
@@ -146,12 +150,15 @@ class FreeFormTagger:
                 score_passages(self.engine, self.encoder, [passage for passage in passages if passage.steps])
         token_logps = self._token_logps([text for _, text in answers.values()], asked, [*completions.values()])
         found = dict(zip(answers, zip(passages, token_logps, strict=True), strict=True))
+        withdrawn = {number: reader.withdrawn for number, reader in zip(fitting, readers, strict=True)}
         for number, record in enumerate(records):
             if number in answers:
                 tagged = self._tagged(answers[number][0], *found[number])
+                problems = [*tagged.meta["problems"], *withdrawal(withdrawn[number])]
+                tagged = replace(tagged, meta={**tagged.meta, "problems": problems})
             else:
                 tagged = unanswered(record, len(prompts[number]), room)
-            yield from items_of(tagged, number)
+            yield from items_of(tagged, number, withdrawn.get(number, 0))
 
     def _token_logps(
         self, texts: Sequence[TaggedText], prompts: Sequence[list[int]], completions: Sequence[Completion]
@@ -240,13 +247,27 @@ def sentence_spans(text: TaggedText, ids: Sequence[int], encoder: Encoder) -> li
         A slice of ``ids`` for every tagged sentence and for an untagged tail; None for a tag without a sentence.
     """
     spans: list[slice | None] = []
+    texts = encoder.token_texts(ids)
     begin = len(text.thought)  # characters before the sentence
     for raw, sentence in [(span.raw, span.text) for span in text.sentences] + [(text.tail, text.tail.strip())]:
-        end = begin + len(raw) - len(raw.lstrip()) + len(sentence)
-        span = slice(encoder.tokens_until(ids, begin), encoder.tokens_until(ids, end))
-        spans.append(span if sentence else None)
+        spans.append(_sentence_span(texts, begin, raw, sentence))
         begin += len(raw)
     return spans if text.tail.strip() else spans[:-1]
+
+
+def _sentence_span(texts: TokenTexts, begin: int, raw: str, sentence: str) -> slice | None:
+    """Return which tokens of an answer a sentence has, see ``sentence_spans``.
+
+    Args:
+        texts: the texts of the tokens.
+        begin: number of characters before the sentence and the white space before it.
+        raw: the sentence with its tag and the white space before it.
+        sentence: the sentence alone.
+    """
+    if not sentence:
+        return None
+    end = begin + len(raw) - len(raw.lstrip()) + len(sentence)
+    return slice(texts.tokens_until(begin), texts.tokens_until(end))
 
 
 class TextReader:
@@ -258,14 +279,20 @@ class TextReader:
         stops: texts that end the answer, looked for in the answer without its tags. What begins with one is left out,
             unless it stands in a span that was returned already.
 
+    Where a chat template has opened a thought, only ``</think>`` tells that the answer begins behind it. What was
+    returned by then is no part of the answer, and the spans behind it are counted from the first one on.
+
     Attributes:
         tags: as given.
         stops: as given.
         stopped: whether one of them has ended the answer.
+        thought: number of characters of the thought before the answer, as far as it is known to be one.
+        withdrawn: number of spans that were returned before it was known that they are part of this thought.
     """
 
     def __init__(self, tags: TagFormat, written: Callable[[], str], stops: Sequence[str] = ()) -> None:
         self.tags, self.stops, self.stopped = tags, stops, False
+        self.thought = self.withdrawn = 0
         self._written = written
         self._returned = 0  # spans that `add` has seen
         self._text = ""  # of these, without tags
@@ -284,7 +311,7 @@ class TextReader:
         """
         new: list[TaggedSentence] = []
         if self._ends & set(piece):
-            complete = [span for span in parse(self._written(), self.tags).sentences if self._is_closed(span)]
+            complete = [span for span in self._parsed().sentences if self._is_closed(span)]
             for span in complete[self._returned :]:
                 if self._stops_in(span.raw, span.text):
                     break
@@ -299,7 +326,7 @@ class TextReader:
 
     def rest(self) -> TaggedText:
         """Return what follows the spans that ``add`` has returned."""
-        parsed = parse(self._written(), self.tags)
+        parsed = self._parsed()
         return TaggedText(parsed.sentences[self._returned :], parsed.tail)
 
     def ending(self) -> list[TaggedSentence]:
@@ -311,6 +338,14 @@ class TextReader:
         if tail.strip():
             spans.append(TaggedSentence(tail.strip(), None, CUT_BY_STOP if is_cut else "untagged tail", tail))
         return spans
+
+    def _parsed(self) -> TaggedText:
+        """Return all that is written, parsed; where it has turned out to begin with a thought, count anew behind it."""
+        parsed = parse(self._written(), self.tags)
+        if parsed.thought and not self.thought:
+            self.withdrawn, self._returned, self._text = self._returned, 0, ""
+        self.thought = len(parsed.thought)
+        return parsed
 
     def _is_closed(self, span: TaggedSentence) -> bool:
         return span.raw.endswith(self.tags.close)
@@ -343,17 +378,30 @@ class AnswerReader(TextReader):
     Args:
         encoder: the encoder of the model that writes the answer.
         stops: see ``TextReader``.
+
+    Attributes:
+        texts: the texts of its tokens.
     """
 
     def __init__(self, encoder: Encoder, stops: Sequence[str] = ()) -> None:
-        super().__init__(encoder.tags, lambda: encoder.written(self._ids), stops)
+        super().__init__(encoder.tags, self._text_so_far, stops)
         self._encoder = encoder
-        self._ids: list[int] = []
+        self.texts = encoder.token_texts()
+        self._end: int | None = None  # a token that ends an answer, as long as none follows it
 
     def on_token(self, token: int) -> list[TaggedSentence]:
         """Add a token, and return the spans that it completes, see ``add``."""
-        self._ids.append(token)
+        if self._end is not None:
+            self.texts.add(self._end)
+        self._end = token if token in self._encoder.stop_ids else None
+        if self._end is None:
+            self.texts.add(token)
         return self.add(self._encoder.token_text(token))
+
+    def _text_so_far(self) -> str:
+        """Return what ``Encoder.written`` returns for the tokens so far."""
+        text = self.texts.text
+        return without_half_character(text) if self._end is None else text
 
 
 class ScoredSpan(NamedTuple):
@@ -413,6 +461,11 @@ class WithoutSource:
         """Whether sentences get the log-probabilities of their tokens."""
         return self.calibration is not None and self.calibration.needs_token_logps
 
+    def restart(self) -> None:
+        """Forget the sentences so far, which have turned out to be part of a thought."""
+        self.steps = []
+        self.__dict__.pop("passage", None)
+
     def read(self, sentence: Sentence, at: int, scale: Scale, by_source: Calibration | None) -> Sentence:
         """Return a sentence with what is known of it without the source, and with what was read of it with the source.
 
@@ -444,6 +497,7 @@ class GrowingAnswer:
         without_source: what is known of an answer that is written with a source; its sentences get both confidences.
         readout: what the confidence is without a calibration, see ``FreeFormTagger``.
         distributions: whether sentences get the distribution over all scores: not where no confidence needs it.
+        withdrawn: number of sentences that were handed over before they turned out to be part of a thought.
     """
 
     encoder: Encoder
@@ -454,10 +508,14 @@ class GrowingAnswer:
     without_source: WithoutSource | None = None
     readout: Readout = "mean"
     distributions: bool = field(init=False)
+    withdrawn: int = field(default=0, init=False)
     _reader: AnswerReader = field(init=False)
     _passage: Passage = field(init=False)
     _steps: list[Step] = field(default_factory=list, init=False)
     _spans: list[TaggedSentence] = field(default_factory=list, init=False)
+    _begins: list[int] = field(default_factory=list, init=False)  # characters of the answer before each sentence
+    _end: int = field(default=0, init=False)  # characters up to the end of the last one
+    _left_out: int = field(default=0, init=False)  # sentences that are part of a thought
     _tagged: int | None = field(default=None, init=False)  # sentences before the rest of a finished answer
 
     def __post_init__(self) -> None:
@@ -487,15 +545,19 @@ class GrowingAnswer:
 
     def on_token(self, token: int) -> bool:
         """Add a token, and return whether the answer can go on: not where it has a sentence to be scored, or stops."""
-        for span in self._reader.on_token(token):
+        spans = self._reader.on_token(token)
+        self._leave_thought()
+        for span in spans:
             scored = self.distributions and span.score is not None
             self._add(span, Step(span.text, score=span.score) if scored else Step(span.raw, literal=True))
         return not (self._spans or self.stopped)
 
     def finish(self) -> bool:
         """Add what follows the sentences so far, up to a stop, and return whether any were not handed over."""
+        spans = self._reader.ending()
+        self._leave_thought()
         self._tagged = len(self._steps)
-        for span in self._reader.ending():
+        for span in spans:
             self._add(span, Step(span.raw, literal=True))
         return self.is_pending
 
@@ -519,12 +581,11 @@ class GrowingAnswer:
         """Store what was computed for a context."""
         due.passage.take(self.encoder, "scores", scores, self._asks_tokens(due.passage))
 
-    def release(self, ids: Sequence[int], logps: Sequence[float]) -> list[ScoredSpan]:
+    def release(self, logps: Sequence[float]) -> list[ScoredSpan]:
         """Return the sentences that are scored, and those between them that have no score, once.
 
         Args:
-            ids: all tokens of the answer so far, or more.
-            logps: their log-probabilities.
+            logps: log-probabilities of all tokens of the answer so far, or of more.
         """
         first, done = len(self._steps) - len(self._spans), len(self._passage.logps)
         if self.without_source is not None and self._spans:
@@ -532,11 +593,17 @@ class GrowingAnswer:
         spans, self._spans = self._spans[: done - first], self._spans[done - first :]
         tokens: list[tuple[float, ...] | None] = []
         if self.likelihoods:
-            text = parse(self.encoder.written(ids), self.encoder.tags)
-            places = sentence_spans(text, ids, self.encoder)[first : done if self._tagged is None else self._tagged]
-            tokens = [None if place is None else tuple(logps[place]) for place in places]
+            tagged = spans[: None if self._tagged is None else max(self._tagged - first, 0)]
+            for begin, span in zip(self._begins[first:], tagged, strict=False):
+                place = _sentence_span(self._reader.texts, begin, span.raw, span.text)
+                tokens.append(None if place is None else tuple(logps[place]))
         known = chain(tokens, repeat(None))  # what is not tagged has none
         return list(map(self._scored, range(first, done), spans, self._passage.logps[first:], known))
+
+    @property
+    def withdrawal(self) -> Sequence[str]:
+        """What is to be said of sentences that were handed over and are part of a thought; nothing without any."""
+        return withdrawal(self.withdrawn)
 
     @property
     def own_problems(self) -> Sequence[str]:
@@ -548,7 +615,19 @@ class GrowingAnswer:
         """What is wrong with its sentences without the source."""
         return [] if self.without_source is None or not self._steps else self.without_source.passage.problems
 
+    def _leave_thought(self) -> None:
+        """Begin the answer anew, if its sentences so far have turned out to be part of a thought."""
+        if self._reader.withdrawn > self._left_out:
+            self._left_out = self._reader.withdrawn
+            self.withdrawn = len(self._steps) - len(self._spans)
+            self._steps, self._spans, self._begins = [], [], []
+            self._passage = Passage("answer", self.prompt, self._steps)
+            if self.without_source is not None:
+                self.without_source.restart()
+
     def _add(self, span: TaggedSentence, step: Step) -> None:
+        self._begins.append(self._end if self._begins else self._reader.thought)
+        self._end = self._begins[-1] + len(span.raw)
         self._spans.append(span)
         self._steps.append(step)
         if self.without_source is not None:
@@ -681,14 +760,28 @@ def score_growing(
         engine.score([], choices)  # frees what the engine kept
 
 
-def _token_callback(encoder: Encoder, numbers: Sequence[int], on_written: OnWritten) -> OnToken:
-    """Return a callback for ``Engine.generate`` that calls ``on_written``; ``numbers`` are the records' indices."""
-    readers = [AnswerReader(encoder) for _ in numbers]
+def withdrawal(sentences: int) -> list[str]:
+    """Return what is to be said of sentences that were handed over before their thought ended; nothing of none."""
+    if not sentences:
+        return []
+    number = counted(sentences, "sentence that was shown first is", "sentences that were shown first are")
+    return [f"{number} part of a thought, which only its end has told from the answer"]
+
+
+def _token_callback(readers: Sequence[AnswerReader], numbers: Sequence[int], on_written: OnWritten) -> OnToken:
+    """Return a callback for ``Engine.generate`` that calls ``on_written``.
+
+    Args:
+        readers: read the answers.
+        numbers: the records' indices.
+        on_written: see ``FreeFormTagger.stream``.
+    """
     reported = [0] * len(numbers)
 
     def on_token(prompt: int, sample: int, token: int) -> bool:
         for span in readers[prompt].on_token(token):
-            on_written(ScoredSentence(numbers[prompt], reported[prompt], read_sentence(span, encoder.scale)))
+            sentence = read_sentence(span, readers[prompt].tags.scale)
+            on_written(ScoredSentence(numbers[prompt], reported[prompt], sentence))
             reported[prompt] += 1
         return True
 

@@ -30,7 +30,7 @@ class _Answer(PausingCompletion):
 
     Attributes:
         growing: reads and scores its sentences.
-        sentences: those that are scored.
+        sentences: those that are scored; the first ones may be part of a thought, see ``GrowingAnswer.withdrawn``.
         finished: whether the model has ended it; None while it is written.
     """
 
@@ -90,7 +90,7 @@ def stream_growing(
             with tagger.watch.phase("scoring"):
                 score_growing(engine, [(answer.growing, answer.ids, answer.watched) for answer in batch])
             for number, answer in zip(going, batch, strict=True):
-                for scored in answer.growing.release(answer.ids, answer.logps):
+                for scored in answer.growing.release(answer.logps):
                     answer.sentences.append(scored.sentence)
                     yield ScoredSentence(number, len(answer.sentences) - 1, scored.sentence)
             yield from ends()
@@ -115,5 +115,7 @@ def _record(tagger: FreeFormTagger, record: Record, answer: _Answer) -> Record:
     """Return the record of an answer that was written to its end."""
     completion = Completion(tuple(answer.ids), tuple(answer.logps), bool(answer.finished))
     read, _ = read_answer(record, completion, tagger.encoder)
-    problems = [*read.meta["problems"], *answer.growing.own_problems, *answer.growing.problems]
-    return replace(read, sentences=tuple(answer.sentences), meta={**read.meta, "problems": problems})
+    growing = answer.growing
+    problems = [*read.meta["problems"], *growing.withdrawal, *growing.own_problems, *growing.problems]
+    sentences = tuple(answer.sentences[growing.withdrawn :])
+    return replace(read, sentences=sentences, meta={**read.meta, "problems": problems})

@@ -56,7 +56,7 @@ class ScoredSentence(NamedTuple):
 
     Attributes:
         record: index of its record.
-        at: index of the sentence in the record.
+        at: index of the sentence in the record, counted behind sentences of a thought that a stream has handed over.
         sentence: the sentence with its readouts, as the record has it in the end.
     """
 
@@ -70,9 +70,9 @@ Tagged: TypeAlias = ScoredSentence | Record
 record itself."""
 
 
-def items_of(record: Record, number: int = 0) -> Iterator[Tagged]:
-    """Yield a tagged record as a stream does, given its index."""
-    yield from (ScoredSentence(number, at, sentence) for at, sentence in enumerate(record.sentences))
+def items_of(record: Record, number: int = 0, first: int = 0) -> Iterator[Tagged]:
+    """Yield a tagged record as a stream does, given its index and that of its first sentence."""
+    yield from (ScoredSentence(number, at, sentence) for at, sentence in enumerate(record.sentences, first))
     yield record
 
 

@@ -110,6 +110,27 @@ def test_answers_have_the_sentences_and_confidences_that_tag_gives(
         }
 
 
+@pytest.mark.parametrize(("split", "early"), [(0, 2), (1, 2), (7, 2), (60, 1), (10_000, 0)])
+def test_a_thought_that_the_template_has_begun_is_no_part_of_the_answer(
+    provider: ChatServer, split: int, early: int
+) -> None:
+    thought, first, *others = "I should tag.", "</think>\n\nReal one.", "Real two.", "Real three."
+    provider.split, provider.answer = split, lambda question: [thought, "Like so.", first, *others]
+    [record] = [r for r in model(provider).stream([Record("a", QUESTION)], FREE_FORM) if isinstance(r, Record)]
+    expected = [{"text": s.text, "score": s.score, "confidence": s.confidence, "kept": True} for s in record.sentences]
+    assert [entry["text"] for entry in expected] == ["Real one.", *others]
+    with running(model(provider)) as server:
+        one = message(post(server, chat(QUESTION)))
+        events = streamed(server, chat(QUESTION, stream=True))
+    assert (
+        one["confidence"] == expected and one["problems"] == [] and one["content"] == "Real one. Real two. Real three."
+    )
+    sent = entries(events)
+    problems = [p for e in events for part in e["choices"] for p in part["delta"].get("problems", [])]
+    assert sent[early:] == expected and [entry["text"] for entry in sent[:early]] == [thought, "Like so."][:early]
+    assert len(problems) == (early > 0) and all("part of a thought" in problem for problem in problems)
+
+
 @pytest.mark.parametrize("digits", [False, True])
 def test_a_one_without_a_space_behind_it_is_no_ten(provider: ChatServer, digits: bool) -> None:
     low = next(text for text in (f"Fact {n}." for n in count()) if planted(text) == 1)

@@ -26,13 +26,14 @@ from lovec.encoding import Encoder
 from lovec.serving import RequestLimits
 from lovec.serving.history import History, pieces_of
 from lovec.serving.inline import Inline
+from lovec.serving.jobs import AnswerEnd, AnswerJob
 from lovec.serving.responses import ChatResponse
 from lovec.serving.service import Service
 from lovec.serving.wire import ChatRequest, RequestRefused, SentBack, TagRequest, Turn, error_body
 from lovec.taggers.freeform import GrowingAnswer
 from lovec.taggers.served_confidence import ServedConfidence
 from lovec.tags import TagFormat, parse
-from lovec.types import DEFAULT_SCALE, LovecError, Sampling, Scale, TokenScores
+from lovec.types import DEFAULT_SCALE, Completion, LovecError, Sampling, Scale, TokenScores
 
 WAITING = 24
 
@@ -375,10 +376,36 @@ def cut(encoder: Encoder, answer: str, least: int | None) -> list[list[dict[str,
                 score = next(scores)
                 logps = tuple(0.0 if level == score else -1000.0 for level in range(encoder.scale.size))
                 growing.take(due[0], TokenScores((), choices=logps))
-            came.append(growing.release([], []))
+            came.append(growing.release([]))
     assert growing.finish() == growing.is_pending and growing.due(None, [], []) == []  # what follows has no score
-    came.append(growing.release([], []))
+    came.append(growing.release([]))
     return [[c["choices"][0]["delta"] for scored in new for c in response.add(0, scored)] for new in came]
+
+
+def test_a_window_of_an_answer_or_of_earlier_ones_is_said(encoder: Encoder) -> None:
+    scores = TokenScores((), choices=tuple(map(float, range(encoder.scale.size))))
+    sentences = [f"She wrote note number {number}." for number in range(6)]
+    room = 2 * len(encoder.completion(sentences[:2], [9, 9]))
+    growing, came = GrowingAnswer(encoder, [1]), list[Any]()
+    job = AnswerJob(came.append, [1], Sampling(9), "", growing.on_token, growing=growing)
+    for token in encoder.completion(sentences, [9] * 6, finished=False):
+        if not growing.on_token(token):
+            while due := growing.due(room, [], []):
+                growing.take(due[0], scores)
+    job.end(Completion((), (), True))
+    assert len(came[0].problems) == 1 and "longer than the model's context holds" in came[0].problems[0]
+
+    turns = [Turn("user", "Who?"), Turn("assistant", " ".join(sentences)), Turn("user", "When?")]
+    inline = Inline("", encoder.tags)
+    work: Any = History(turns, encoder.tags, inline).requests(encoder, room + len(encoder.prompt("Who?")))
+    item = next(work)
+    while not isinstance(item, History):
+        item = work.send([scores for _ in item.contexts])
+    request = ChatRequest.parse(json.loads(chat()), NAME, 100, encoder.scale)
+    response = ChatResponse(request, item, [1], ServedConfidence(), NAME, inline)
+    response.add(0, AnswerEnd(True, 1, 1))
+    [problem] = response.answers[0].problems
+    assert problem.startswith("an earlier answer: the text is longer than the model's context holds")
 
 
 def test_a_conversation_is_encoded_like_a_question(encoder: Encoder) -> None:

@@ -11,6 +11,7 @@ Questions, turns, sentences and instructions are foreign text. Where one has the
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
@@ -366,8 +367,13 @@ class Encoder:
         return self.tokens_until(head, len(text[:opening].rstrip()))
 
     def tokens_until(self, ids: Sequence[int], length: int) -> int:
-        """Return how many of the first ids hold the first ``length`` characters of their text."""
-        return self.token_texts(ids).tokens_until(length)
+        """Return how many of the first ids hold the first ``length`` characters of their text.
+
+        It decodes all of them several times: for many questions about an answer there is ``token_texts``.
+        """
+        begin = self.decode(ids)[:length]
+        counts = range(len(ids) + 1)
+        return bisect_left(counts, True, key=lambda count: self.decode(ids[:count]).startswith(begin))
 
     def token_texts(self, ids: Iterable[int] = ()) -> TokenTexts:
         """Return what tells the text of an answer and of its tokens while it grows.

@@ -173,7 +173,7 @@ def test_impossible_settings_are_refused(model: str, monkeypatch: pytest.MonkeyP
         VllmEngine().sync(Policy(PolicyConfig(model=f"random:{model}")))
     with pytest.raises(LovecError, match="rank 4, max_lora_rank is 2"):
         VllmEngine(max_lora_rank=2).sync(policy_of(model))
-    with pytest.raises(LovecError, match="no adapter in nowhere"):
+    with pytest.raises(LovecError, match="no adapter nowhere"):
         VllmEngine().open(model, "nowhere")
     monkeypatch.setitem(sys.modules, "vllm", None)
     with pytest.raises(LovecError, match=r"needs vLLM.*lovec\[vllm\]"):

@@ -358,11 +358,13 @@ def _seconds(results: Mapping[str, Any], data: str) -> list[str]:
     found: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for entry in _entries(results, data):
         for timed in entry["times"]:
-            found.setdefault((entry["method"], timed["mode"]), []).append(timed)
+            found.setdefault((entry["method"], timed["mode"]), []).append({**timed, "machine": entry["machine"]})
     if not found:
         return []
     reference = found.get((LUQ, "iterative"))
-    compared = " *LUQ takes*: how many times as much processor time LUQ takes, with ten samples." if reference else ""
+    machines = {timed["machine"] for timed in reference or ()}
+    compared = " *LUQ takes*: how many times as much processor time LUQ takes, with ten samples, " if reference else ""
+    compared += "where both ran on the same kind of machine." if reference else ""
     headings = ["Method", "Mode", "s", "CPU-s", *["LUQ takes"] * bool(reference)]
     lines = [
         "",
@@ -381,8 +383,9 @@ def _seconds(results: Mapping[str, Any], data: str) -> list[str]:
                 wall, cpu = (mean(entry[clock] for entry in timed) for clock in ("seconds", "cpu_seconds"))
                 cells = [method, heading, f"{wall:.2f}", f"{cpu:.2f}"]
                 if reference:
-                    shown = round(cpu, 2) > 0  # beside nothing, LUQ takes any number of times as long
-                    cells.append(f"{mean(r['cpu_seconds'] for r in reference) / cpu:.1f}" if shown else "-")
+                    same = [entry["cpu_seconds"] for entry in timed if entry["machine"] in machines]
+                    taken = mean(entry["cpu_seconds"] for entry in reference)
+                    cells.append(f"{taken / mean(same):.1f}" if same and round(mean(same), 2) > 0 else "-")
                 lines.append(f"| {' | '.join(cells)} |")
     return lines
 

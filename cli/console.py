@@ -111,26 +111,27 @@ def is_first_process() -> bool:
 def texts_in(settings: Any, of: type | None = None) -> Iterator[str]:
     """Yield the texts in settings as JSON that may name an input of the command, if there is such a file or folder.
 
-    Names of models that are built offline, and what is declared as a word or a text that nothing opens, name none.
+    A model that is built offline is no input, nor is what is declared as a word or a text that nothing opens.
 
     Args:
         settings: plain values; a class as ``class_path`` and ``init_args``, nested ones included.
         of: the class whose parameters they are; None where that is not known.
     """
     if isinstance(settings, str):
-        if not is_built_offline(settings):
-            yield settings
+        yield settings
     elif isinstance(settings, list | tuple):
         for value in settings:
             yield from texts_in(value)
     elif isinstance(settings, Mapping):
         if "class_path" in settings:
             yield from texts_in(settings.get("init_args"), class_at(settings["class_path"]))
+            yield from texts_in(settings.get("dict_kwargs"))
             return
         options = {} if of is None else declared(of)
         for name, value in settings.items():
             option = options.get(name)
-            if option is None or option.taken not in ("word", "text"):
+            is_word = option is not None and option.taken in ("word", "text")
+            if not is_word and not (name == "model" and isinstance(value, str) and is_built_offline(value)):
                 yield from texts_in(value, None if option is None else option.group)
 
 

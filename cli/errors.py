@@ -36,7 +36,6 @@ _BASES = {
 _PROTOCOLS = {"Reward": "lovec.rewards", "AnswerReward": "lovec.rewards", "Judge": "lovec.baselines"}
 """Where protocols are defined that are not in ``lovec.types``."""
 
-
 _WORDS = {
     "int": "an integer",
     "float": "a number",

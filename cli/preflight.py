@@ -48,6 +48,7 @@ _TYPES = {".jsonl", ".json", ".csv", ".tsv", ".parquet", ".gz", ".txt", ".md", "
 _TRAINER_CLASS = "lightning.pytorch.trainer.trainer.Trainer"
 _DATA = PACKAGES["RecordsDataModule"]
 
+_NUMBERS = frozenset(("int", "float"))  # names in annotations of options that take a number and nothing else
 _SWEEP = ("vary", "grid", "seeds", "jobs", "out")
 _OWN = {"config": (), "c": (), "seed_everything": (), "ckpt_despite": (), "trainer": (_TRAINER_CLASS,),
         "model": ("EvaluationModule",), "data": ("RecordsDataModule",)}  # fmt: skip
@@ -93,9 +94,6 @@ def check_data(words: Sequence[str]) -> None:
     if name and "." not in name and full_name(name, _DATA) is None:
         known = [other for package in _DATA for other in exported(package)]
         raise unknown("class for --data:", name, known, listed=True)
-
-
-_NUMBERS = frozenset(("int", "float"))
 
 
 class Settings:

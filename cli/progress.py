@@ -67,7 +67,9 @@ class ProgressLines:
         done, unit = (self._sentences, "sentence") if self._sentences else (now.taken - now.before, "record")
         if not done:
             return ""
-        return f"; {done / seconds:.0f} {unit}s/s" if done >= seconds else f"; {rounded_time(seconds / done)}/{unit}"
+        if done < seconds:
+            return f"; {rounded_time(seconds / done)}/{unit}"
+        return f"; {counted(round(done / seconds), unit)}/s"
 
     def _line(self) -> str:
         self._written = listed, status = self._said()

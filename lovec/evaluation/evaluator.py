@@ -205,8 +205,8 @@ class Evaluator(nn.Module):
             measured = count_missing(in_domain) if counts else in_domain
             answers = answer_statistics(in_domain, self._declines, self.embedder, written=mode != ITERATIVE)
             for (level, pairs), read in product(LEVELS.items(), READOUTS):
-                valid, _, malformed = pairs(in_domain, read)
-                confidence, factuality, _ = pairs(measured, read)
+                found = valid, _, malformed = pairs(in_domain, read)
+                confidence, factuality, _ = pairs(measured, read) if counts else found
                 claims = sentence_claims(measured, read) if level == "sentence" else []
                 suite: Any = self.suites[self._keys.index((domain, mode, level, read))]
                 suite.update(

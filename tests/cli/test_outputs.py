@@ -15,7 +15,7 @@ from signalled import in_child
 from tinyrun import records
 
 from lovec.cli import main
-from lovec.cli.console import locked
+from lovec.cli.console import locked, texts_in
 from lovec.datasets.jsonl import write_records
 from lovec.metrics.results import read_results
 
@@ -71,6 +71,15 @@ def test_an_input_is_never_written_over(
     code, line = error_of(capsys, *words.split())
     assert code == 1 and message in line
     assert contents() == files
+
+
+def test_names_of_models_and_words_are_no_inputs() -> None:
+    policy = {"model": "tiny-llama", "adapter": "runs/sft", "instruction": "runs/x"}
+    model = {"class_path": "lovec.modules.DPO", "init_args": {"policy": policy}, "dict_kwargs": {"table": "own.csv"}}
+    judge = {"class_path": "lovec.oracles.OpenAIOracle", "init_args": {"model": "judge", "cache": "replies.sqlite"}}
+    settings = {"model": model, "data": {"path": ["world", "a.jsonl"]}, "oracle": judge}
+    assert [*texts_in(settings)] == ["runs/sft", "own.csv", "world", "a.jsonl", "replies.sqlite"]
+    assert [*texts_in({"model": "folder"})] == ["folder"]
 
 
 @pytest.mark.parametrize("words", ["export ../sft", "score ../x.csv --out", "calibrate ../x.csv --out"])

@@ -432,13 +432,13 @@ def test_progress_counts_the_sentences_of_a_long_text(run: Any, words: str, monk
     monkeypatch.setattr("lovec.cli.progress.EVERY", 0.0)
     Path("page.txt").write_text(f"# Ada\n\n{PAGE}")  # a heading is not counted, as in the summary
     _, _, err = run("page.txt", *words.split())
-    line = r"^lovec: tag: 0 records, (\d) sentences?; (?:\d+ sentences/s|[\d.]+ s/sentence)$"
+    line = r"^lovec: tag: 0 records, (\d) sentences?; (?:\d+ sentences?/s|[\d.]+ s/sentence)$"
     counts = [int(n) for n in re.findall(line, err, re.MULTILINE)]
     assert [*dict.fromkeys(counts)] == [1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize(
-    ("seconds", "rate"), [(0.25, "4 records/s"), (1.0, "1 records/s"), (6.0, "6 s/record"), (90.0, "1.5 min/record")]
+    ("seconds", "rate"), [(0.25, "4 records/s"), (1.0, "1 record/s"), (6.0, "6 s/record"), (90.0, "1.5 min/record")]
 )
 def test_progress_has_a_rate_that_is_not_0_and_its_last_line_once(
     seconds: float, rate: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -288,7 +288,9 @@ def test_bad_settings_and_missing_load():
 
 def test_domains_are_those_of_the_measured_records(tmp_path):
     path = tmp_path / "r.jsonl"
-    write_records(path, [labelled("a", 1.0, domain="bios"), labelled("b", 1.0), labelled("c", 1.0, domain="bios")])
+    write_records(
+        path, [labelled("a", 1.0, domain="bios"), labelled("b", 1.0, domain=None), labelled("c", 1.0, domain="bios")]
+    )
     data = Demonstrations(str(path), val_path=str(path), test_path=str(path))
     assert data.domains == () and data.title == "r" and data.instruction is None and data.oracle is None
     for stage in ("validate", "test"):

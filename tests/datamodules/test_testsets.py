@@ -42,7 +42,7 @@ def answer(name, *labels, **meta):
 @pytest.fixture
 def labels(tmp_path):
     path = tmp_path / "bios.jsonl"
-    write_records(path, [answer("ada", 1.0, 0.3), answer("bob", 0.0, None, domain="rare"), answer("cy")])
+    write_records(path, [answer("ada", 1.0, 0.3), answer("bob", 0.0, None, domain="rare"), answer("cy", domain=None)])
     return path
 
 

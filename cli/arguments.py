@@ -36,6 +36,7 @@ BASE = RECIPES / "base.yaml"
 NO_OPTIONS = frozenset(("model", "datamodule", "dataloaders", "train_dataloaders", "val_dataloaders", "verbose"))
 """Parameters of the trainer's methods that are no options of the command line."""
 
+_CONFIG = ("--config", "-c")
 _MACHINE = ("accelerator", "devices", "num_nodes", "strategy", "plugins", "sync_batchnorm")
 """Trainer options that describe the machine a checkpoint was trained on, not what was trained."""
 
@@ -61,12 +62,30 @@ def recipe_names(words: Sequence[str]) -> Iterator[str]:
     Raises:
         UsageError: one of them has no name.
     """
-    for word, after in zip_longest(words, words[1:], fillvalue=""):
-        name, equals, value = word.partition("=")
-        if name in ("--config", "-c"):
-            if not (found := value if equals else after):
+    for name, value in named_values(words):
+        if name in _CONFIG:
+            if not value:
                 raise UsageError(f"{name} needs the name of a recipe, such as sft.yaml")
-            yield found
+            yield value
+
+
+def named_values(words: Sequence[str]) -> Iterator[tuple[str, str | None]]:
+    """Yield every word as the name of an option, with its value: what follows ``=`` in it, or else the next word."""
+    for word, after in zip_longest(words, words[1:]):
+        name, equals, value = word.partition("=")
+        yield name, value if equals else after
+
+
+def without(words: Sequence[str], *names: str) -> list[str]:
+    """Return the words without some options and their values."""
+    kept, rest = [], iter(words)
+    for word in rest:
+        name, equals, _ = with_underscores([word])[0].partition("=")
+        if name not in names:
+            kept.append(word)
+        elif not equals:
+            next(rest, None)
+    return kept
 
 
 def with_place(error: UsageError, paths: Sequence[Path], flags: Sequence[str] = ()) -> UsageError:
@@ -109,12 +128,7 @@ def _line_of(path: Path, option: str) -> int | None:
 
 def value_of(flags: Sequence[str], *names: str) -> str | None:
     """Return the last value given to a flag by any of its names, as ``--name value`` or ``--name=value``."""
-    last = None
-    for word, after in zip_longest(flags, flags[1:]):
-        name, equals, value = word.partition("=")
-        if name in names:
-            last = value if equals else after
-    return last
+    return next((value for name, value in reversed([*named_values(flags)]) if name in names), None)
 
 
 def arrange(command: str, words: Sequence[str]) -> list[str]:
@@ -129,18 +143,9 @@ def arrange(command: str, words: Sequence[str]) -> list[str]:
         LovecError: the checkpoint cannot be read.
     """
     add_working_directory()
-    paths: list[Path] = []
-    flags: list[str] = []
-    rest = iter(with_underscores(words))
-    for word in rest:
-        name, equals, value = word.partition("=")
-        if name not in ("--config", "-c"):
-            flags.append(word)
-            continue
-        file = value if equals else next(rest, None)
-        if not file:
-            raise UsageError(f"{name} needs the name of a recipe, such as sft.yaml")
-        paths.append(find_recipe(file))
+    words = with_underscores(words)
+    paths = [find_recipe(name) for name in recipe_names(words)]
+    flags = without(words, *_CONFIG)
     recipes = [read_recipe(path) for path in paths]
     sources = [str(path) for path in paths]
     if (given := value_of(flags, "--ckpt_path")) == "":

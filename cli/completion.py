@@ -8,7 +8,6 @@ from importlib import import_module
 from typing import Any, Literal, get_args, get_origin
 
 from lovec.core.imports import gc_paused
-from lovec.types import LovecError
 
 from . import COMMANDS, TRAINING
 from .arguments import BASE, RECIPES
@@ -34,17 +33,12 @@ def run(words: list[str]) -> None:
 
     Args:
         words: the command line after ``completion``.
-
-    Raises:
-        LovecError: the package that writes such scripts is not installed.
     """
     parser = OneLineParser("completion", "Print a script by which a shell completes commands, options and file names.")
     parser.add_argument("shell", choices=tuple(_PLACES), help="the shell")
     shell = parser.read(words).shell
-    try:
-        import shtab
-    except ImportError as error:
-        raise LovecError(f"completion needs shtab: pip install shtab ({error})") from error
+    import shtab
+
     with gc_paused():
         tree = command_tree(shtab.FILE)
     print(shtab.complete(tree, shell, preamble=_recipe_functions().get(shell, "")))

@@ -210,7 +210,8 @@ def run(words: list[str]) -> None:
         write_results(options.out / "results.json", rows)
         report = _report(options.out)
 
-    shown = [row for row in main_rows(rows) if row.level == "sentence" and row.readout == MAIN_READOUT]
+    shown = [row for row in rows if row.domain == rows[0].domain]  # the kinds of things that training is about
+    shown = [row for row in shown if row.level == "sentence" and row.readout == MAIN_READOUT]
     print_results(shown, title=f"\nlovec demo: {data}, seed {options.seed}, {time.monotonic() - begin:.0f} s")
     print("\n" + textwrap.fill(story(shown), 80) + "\n")
     print(f"the report, with every table, plot and tagged answer: {report}")
@@ -403,11 +404,6 @@ def _report(folder: Path) -> Path:
     with redirect_stdout(io.StringIO()):
         report.run([str(folder)], last=False)
     return folder / "report" / "index.html"
-
-
-def main_rows(rows: Sequence[ResultRow]) -> list[ResultRow]:
-    """Return the rows of the first domain: the things of the kinds that training is about."""
-    return [row for row in rows if row.domain == rows[0].domain]
 
 
 def best_method(rows: Sequence[ResultRow]) -> str | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from lovec.models import check_model
 from lovec.types import LovecError
 
 from . import TRAINING
-from .arguments import BASE, NO_OPTIONS, find_recipe, read_recipe, recipe_names, value_of, with_place
+from .arguments import BASE, NO_OPTIONS, find_recipe, named_values, read_recipe, recipe_names, value_of, with_place
 from .errors import UsageError, unknown
 from .parser import with_underscores
 from .resume import check_present, is_name
@@ -314,16 +313,14 @@ def _check_file(path: Any) -> None:
 
 def _flags(words: Sequence[str]) -> Iterator[tuple[str, Any]]:
     """Yield options and values of a command line; of an option to vary its name alone."""
-    for word, after in zip_longest(words, words[1:], fillvalue=""):
-        name, equals, value = word.partition("=")
+    for name, value in named_values(words):
         if not name.startswith("--"):
             continue
         option = _plain(name[2:])
-        value = value if equals else after
         if option == "vary":
-            yield _plain(value.partition("=")[0].removeprefix("--")), None
+            yield _plain((value or "").partition("=")[0].removeprefix("--")), None
         elif option != "config":
-            yield option, value
+            yield option, value or ""
 
 
 def _plain(option: str) -> str:

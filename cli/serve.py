@@ -22,7 +22,7 @@ from lovec.taggers import Session, open_session
 from lovec.taggers.served_confidence import ServedConfidence
 from lovec.tagging import OPENAI, P_TRUE_SCALE, ApiModel, ApiTagger
 from lovec.tags import TagFormat
-from lovec.types import DEFAULT_SCALE, ITERATIVE, LovecError, Readout
+from lovec.types import DEFAULT_SCALE, ITERATIVE, LovecError, Readout, error_in
 
 from .arguments import add_working_directory
 from .console import remark, warn
@@ -209,10 +209,8 @@ def checked_template(template: str) -> str:
     Raises:
         LovecError: it cannot be used.
     """
-    try:
+    with error_in("--inline: "):
         return check_template(template)
-    except LovecError as error:
-        raise LovecError(f"--inline: {error}") from None
 
 
 def served_name(session: Session) -> str:

@@ -20,7 +20,7 @@ from lovec.tagging.apis import check_api
 from lovec.tagging.base import check_unit
 from lovec.tagging.methods import check_method
 from lovec.tags import DEFAULT_TAGS, TagFormat
-from lovec.types import DEFAULT_SCALE, LovecError, Scale, check_confidence
+from lovec.types import DEFAULT_SCALE, LovecError, Scale, check_confidence, error_in
 
 from .errors import UsageError
 from .signatures import SignatureParser
@@ -162,12 +162,10 @@ def checked(options: Any) -> Any:
     check_confidence("--min_confidence", options.min_confidence)
     if options.hedge_phrase is not None and options.revise != "hedge":
         raise UsageError("--hedge_phrase needs --revise hedge")
-    try:
+    with error_in("--", kind=UsageError):
         check_unit(options.unit, options.keep_factual, options.asking)
         options.selection = Selection(**{one.name: options[one.name] for one in fields(Selection)})
         options.selection.check_compared(options.doubt)
-    except LovecError as error:
-        raise UsageError(f"--{error}") from None
     check_confidence("--doubt", options.doubt)
     check_range("--doubt", options.doubt, above=0)
     if options.doubt is not None:
@@ -275,10 +273,8 @@ def _check_method(options: Any) -> None:
         raise UsageError(f"--keep_factual needs a threshold, and there is none for {given}; use --min_confidence")
     if options.judge is not None and options.method not in SAMPLED:
         raise UsageError(f"--judge is of --method {' and '.join(SAMPLED)}; {given} asks no judge")
-    try:
+    with error_in("--", kind=UsageError):
         check_method(options.method, options.readout)
-    except LovecError as error:
-        raise UsageError(f"--{error}") from None
     options.raw = True  # a calibration is of stated scores
 
 

@@ -43,7 +43,7 @@ from lovec.reports import print_results
 from lovec.types import LovecError, ResultRow
 
 from . import at_work
-from .arguments import NO_OPTIONS, arrange, find_recipe, recipe_names, with_place
+from .arguments import NO_OPTIONS, arrange, find_recipe, recipe_names, with_place, without
 from .console import is_first_process, locked, remark, say_next, texts_in
 from .errors import UsageError, one_line, unknown
 from .parser import with_underscores
@@ -344,14 +344,6 @@ def check_accelerator(name: Any) -> None:
 
 def _resume_command(cli: TrainingCLI, words: Sequence[str]) -> tuple[str, str]:
     """Return the command that goes on with a training that was stopped, and what it does."""
-    kept: list[str] = []
-    rest = iter(words)
-    for word in rest:
-        name, equals, _ = with_underscores([word])[0].partition("=")
-        if name == "--ckpt_path":
-            word = "" if equals else next(rest, "")
-        else:
-            kept.append(word)
     stopped = Path(cli.trainer.default_root_dir, TERMINATED)
     saved = [getattr(callback, "last_model_path", "") for callback in cli.trainer.checkpoint_callbacks]
     agreed = SignalConnector.of(cli.trainer).agreed
@@ -360,6 +352,7 @@ def _resume_command(cli: TrainingCLI, words: Sequence[str]) -> tuple[str, str]:
         return shlex.join(["lovec", "fit", *words]), "starts again: no checkpoint was written yet"
     here = Path(path).resolve()
     short = here.relative_to(Path.cwd()) if here.is_relative_to(Path.cwd()) else here
+    kept = without(words, "--ckpt_path")
     return shlex.join(["lovec", "fit", *kept, "--ckpt_path", str(short)]), "goes on where it was saved last"
 
 

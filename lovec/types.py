@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeAlias, 
 
 from lovec.core.errors import LovecError as LovecError
 from lovec.core.errors import NoTrainingLabels as NoTrainingLabels
+from lovec.core.errors import error_in as error_in
 from lovec.core.settings import Count, Finite, NonNegative, PositiveShare, Setting, check_count, check_range, checked
 
 if TYPE_CHECKING:

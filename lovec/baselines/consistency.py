@@ -6,6 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import ClassVar
 
 from lovec.baselines.base import Claim, Judge, Work
@@ -61,6 +62,25 @@ class SampleBaseline(JudgedBaseline, ABC):
         Of all resources it needs the judge only, see :meth:`judge_by`.
         """
 
+    def support_by_pieces(
+        self, records: Sequence[Record], samples: Sequence[Sequence[Sequence[str]]]
+    ) -> dict[tuple[int, str, str], float]:
+        """Return the support of sentences by pieces of samples; the judge gets all different claims in one call.
+
+        Args:
+            records: answers.
+            samples: ``[records][samples][pieces]``.
+
+        Returns:
+            By the number of the record, the piece, and the sentence.
+        """
+        claims: dict[tuple[int, str, str], Claim] = {}
+        for number, (record, texts) in enumerate(zip(records, samples, strict=True)):
+            for sentence in record.sentences:
+                for piece in chain.from_iterable(texts):
+                    claims.setdefault((number, piece, sentence.text), Claim(record, piece, sentence.text))
+        return dict(zip(claims, self.support(list(claims.values())), strict=True))
+
 
 class _SampleComparison(SampleBaseline, ABC):
     """The mean, over the samples, of the largest support that a piece of the sample gives a sentence.
@@ -70,30 +90,20 @@ class _SampleComparison(SampleBaseline, ABC):
 
     def compare(self, records: Sequence[Record], samples: Sequence[Sequence[str]]) -> list[list[float | None]]:
         """Return the mean support of every sentence by the samples."""
-        return self._mean_support(records, [[self.pieces(text) for text in texts] for texts in samples])
-
-    @abstractmethod
-    def pieces(self, sample: str) -> list[str]:
-        """Return the pieces of a sample that sentences are compared with, none of them blank."""
-
-    def _mean_support(
-        self, records: Sequence[Record], samples: Sequence[Sequence[Sequence[str]]]
-    ) -> list[list[float | None]]:
-        """Return confidences from ``[records][samples][pieces]``; the judge gets all different claims in one call."""
-        claims: dict[tuple[int, str, str], Claim] = {}
-        for number, (record, texts) in enumerate(zip(records, samples, strict=True)):
-            for sentence in record.sentences:
-                for piece in (piece for pieces in texts for piece in pieces):
-                    claims.setdefault((number, piece, sentence.text), Claim(record, piece, sentence.text))
-        support = dict(zip(claims, self.support(list(claims.values())), strict=True))
+        pieces = [[self.pieces(text) for text in texts] for texts in samples]
+        support = self.support_by_pieces(records, pieces)
         confidences: list[list[float | None]] = []
-        for number, (record, texts) in enumerate(zip(records, samples, strict=True)):
+        for number, (record, texts) in enumerate(zip(records, pieces, strict=True)):
             rows = (
-                [max((support[number, piece, sentence.text] for piece in pieces), default=0.0) for pieces in texts]
+                [max((support[number, piece, sentence.text] for piece in own), default=0.0) for own in texts]
                 for sentence in record.sentences
             )
             confidences.append([math.fsum(row) / len(row) if row else None for row in rows])
         return confidences
+
+    @abstractmethod
+    def pieces(self, sample: str) -> list[str]:
+        """Return the pieces of a sample that sentences are compared with, none of them blank."""
 
 
 class SelfConsistency(_SampleComparison):

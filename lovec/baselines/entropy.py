@@ -51,21 +51,7 @@ class SemanticEntropy(SampleBaseline):
             [_Meanings(record, sentence.text, list[str | None]()) for sentence in record.sentences]
             for record in records
         ]
-        self._find_counterparts(groups, pieces)
-        self._group([meanings for row in groups for meanings in row])
-        return [[meanings.confidence for meanings in row] for row in groups]
-
-    def _find_counterparts(
-        self, groups: Sequence[Sequence[_Meanings]], pieces: Sequence[Sequence[Sequence[str]]]
-    ) -> None:
-        """Fill in the counterpart of every sentence in every sample; the judge gets all claims in one call."""
-        claims: dict[tuple[int, str, str], Claim] = {}
-        for number, (row, texts) in enumerate(zip(groups, pieces, strict=True)):
-            for meanings in row:
-                for piece in (piece for sentences in texts for piece in sentences):
-                    key = (number, piece, meanings.sentence)
-                    claims.setdefault(key, Claim(meanings.record, piece, meanings.sentence))
-        support = dict(zip(claims, self.support(list(claims.values())), strict=True))
+        support = self.support_by_pieces(records, pieces)
         for number, (row, texts) in enumerate(zip(groups, pieces, strict=True)):
             for meanings in row:
                 for sentences in texts:
@@ -75,6 +61,8 @@ class SemanticEntropy(SampleBaseline):
                     ]
                     best = sentences[ranks.index(max(ranks))] if ranks else None  # the first of equals
                     meanings.counterparts.append(best)
+        self._group([meanings for row in groups for meanings in row])
+        return [[meanings.confidence for meanings in row] for row in groups]
 
     def _group(self, all_meanings: Sequence[_Meanings]) -> None:
         """Group the statements of all sentences, one counterpart at a time, so that judges get many claims at once."""

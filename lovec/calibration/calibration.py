@@ -19,7 +19,7 @@ from lovec.calibration.conformal import TRUE_FROM, Guarantee, guarantee
 from lovec.calibration.drift import Histogram
 from lovec.calibration.features import check_names, feature_row
 from lovec.calibration.fitting import Answer, Fitted, Labelled, feature_names, fit_labelled
-from lovec.calibration.maps import FeatureMap, Identity, Stack, feature_map_from_dict
+from lovec.calibration.maps import FeatureMap, Identity, Stack, feature_map_from_dict, mapped
 from lovec.core.notices import counted
 from lovec.core.plain import (
     PlainObject,
@@ -425,8 +425,7 @@ def fitted_fields(fitted: Fitted, data: Iterable[str], draws: int, seed: int) ->
 
 def confidence_by(fitted: FeatureMap, row: list[float]) -> float:
     """Return what a map makes of the features of a sentence, in [0, 1]."""
-    mapped = fitted([row]) if isinstance(fitted, Stack) else fitted(row)
-    return min(max(float(mapped[0]), 0.0), 1.0)
+    return min(max(float(mapped(fitted, [row])[0]), 0.0), 1.0)
 
 
 def rank_by(fitted: FeatureMap, row: list[float]) -> float:

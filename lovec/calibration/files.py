@@ -14,7 +14,7 @@ from lovec.core.files import read_json, write_text
 from lovec.core.hub import CALIBRATION_FILE
 from lovec.core.plain import checked_list, checked_object
 from lovec.core.provenance import Provenance, weights_digest
-from lovec.types import FittedMode, LovecError
+from lovec.types import FittedMode, LovecError, error_in
 
 MOST_BYTES = 8_000_000
 """Largest file that is read."""
@@ -43,15 +43,13 @@ def read_calibrations(folder: str | os.PathLike[str], provenance: Provenance | N
     if not os.path.lexists(path):
         return {}
     data = read_json(path, MOST_BYTES, _FIX)
-    try:
+    with error_in(f"{path} holds no calibrations: ", f"; {_FIX}"):
         listed = checked_list(
             checked_object(data, "the file", {"calibrations"})["calibrations"],
             "calibrations",
             len(get_args(FittedMode)),
         )
         made = [Calibration.from_dict(item) for item in listed]
-    except LovecError as error:
-        raise LovecError(f"{path} holds no calibrations: {error}; {_FIX}") from None
     found = {calibration.mode: calibration for calibration in made}
     if len(found) < len(made):
         raise LovecError(f"{path} has two calibrations for {made[0].mode} tagging; {_FIX}")

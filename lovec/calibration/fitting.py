@@ -10,13 +10,13 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from torch import Tensor
 
 from lovec.calibration.conformal import Passage
 from lovec.calibration.features import check_names, feature_row
 from lovec.calibration.logistic import Array
-from lovec.calibration.maps import MAPS, STRENGTHS, ConfidenceMap, FeatureMap, Identity, Isotonic, Platt, Stack
+from lovec.calibration.maps import MAPS, STRENGTHS, FeatureMap, Identity, Isotonic, Platt, Stack, mapped
 from lovec.core.notices import counted
 from lovec.core.settings import check_count, check_seed
 from lovec.metrics.bootstrap import MAIN, QuestionPairs, draws_of, interval_of, resample_groups
@@ -40,7 +40,7 @@ LEAST_PASSAGES = 30
 
 _Indices: TypeAlias = NDArray[np.int64]
 
-_Fit: TypeAlias = Callable[[Array, Array, _Indices], Callable[[ArrayLike], Array]]
+_Fit: TypeAlias = Callable[[Array, Array, _Indices], FeatureMap]
 """Fits a map to features [N, F], factuality [N] and the passage of each [N]; the map takes features as well."""
 
 _Judged: TypeAlias = Callable[[_Indices], tuple[Array, Array]]
@@ -406,7 +406,7 @@ def fit_labelled(
         )
     chosen = min(allowed, key=lambda candidate: round(candidate.brier / _SAME))
     return Fitted(
-        map=_bare(whole[chosen.name]),
+        map=whole[chosen.name],
         name=chosen.name,
         readout=data.features if data.stacked else data.features[0],
         candidates=candidates,
@@ -433,48 +433,31 @@ def _drawn(pairs: QuestionPairs, draws: int, seed: int) -> dict[str, Tensor]:
     return resample_groups(grouped, draws_of(grouped, draws), seed, MAIN)
 
 
-@dataclass(frozen=True, slots=True)
-class _OneColumn:
-    """A map of the only feature."""
-
-    map: ConfidenceMap
-
-    def __call__(self, rows: ArrayLike) -> Array:
-        return self.map(np.asarray(rows, dtype=np.float64)[:, 0])
-
-
-def _bare(fitted: Any) -> FeatureMap:
-    return fitted.map if isinstance(fitted, _OneColumn) else fitted
-
-
-def _rises(fitted: Any) -> bool:
+def _rises(fitted: FeatureMap) -> bool:
     """Return whether a map never falls: only Platt's may, where confidences rank worse than chance."""
-    bare = _bare(fitted)
-    return not isinstance(bare, Platt) or bare.slope >= 0
+    return not isinstance(fitted, Platt) or fitted.slope >= 0
 
 
-def _fit_one(name: str, rows: Array, factuality: Array, passage: _Indices) -> Callable[[ArrayLike], Array]:
+def _fit_one(name: str, rows: Array, factuality: Array, passage: _Indices) -> FeatureMap:
     x = rows[:, 0]
     if name == Identity.name:  # whatever the rows are, so that it changes nothing
-        return _OneColumn(Identity())
+        return Identity()
     if (x == x[0]).all():  # of a fold: the best map that there is, is the mean
         return _constant(factuality)
     try:
-        return _OneColumn(MAPS[name].fit(x, factuality))
+        return MAPS[name].fit(x, factuality)
     except LovecError:  # the confidences are equal once they are clipped
         if name not in ("platt", "beta"):
             raise
         return _constant(factuality)
 
 
-def _fit_judged(
-    name: str, judged: _Judged, rows: Array, factuality: Array, passage: _Indices
-) -> Callable[[ArrayLike], Array]:
+def _fit_judged(name: str, judged: _Judged, rows: Array, factuality: Array, passage: _Indices) -> FeatureMap:
     return _fit_one(name, *judged(passage), passage)
 
 
-def _constant(factuality: Array) -> _OneColumn:
-    return _OneColumn(Isotonic((0.0,), (float(factuality.mean()),)))
+def _constant(factuality: Array) -> Isotonic:
+    return Isotonic((0.0,), (float(factuality.mean()),))
 
 
 def _fit_stack(features: tuple[str, ...], rows: Array, factuality: Array, passage: _Indices) -> Stack:
@@ -514,7 +497,7 @@ def _by_fold(fit: _Fit, rows: Array, factuality: Array, passage: _Indices, fold:
     confidence = np.empty(len(rows))
     for number in np.unique(fold):
         held = fold == number
-        confidence[held] = fit(rows[~held], factuality[~held], passage[~held])(rows[held])
+        confidence[held] = mapped(fit(rows[~held], factuality[~held], passage[~held]), rows[held])
     return confidence
 
 

@@ -303,6 +303,12 @@ MAPS: Mapping[str, type[ConfidenceMap]] = {kind.name: kind for kind in (Identity
 """Maps by their names, the simplest first."""
 
 
+def mapped(fitted: FeatureMap, rows: ArrayLike) -> Array:
+    """Return what a map makes of rows of features [N, F], of which only a stack takes several: [N], float64."""
+    x = np.asarray(rows, dtype=np.float64)
+    return fitted(x) if isinstance(fitted, Stack) else fitted(x[:, 0])
+
+
 def map_from_dict(data: Any) -> ConfidenceMap:
     """Return the map that a JSON object holds.
 

@@ -21,14 +21,14 @@ from lovec.calibration.files import MOST_BYTES
 from lovec.calibration.fitting import Fitted, Labelled, Words, fit_labelled
 from lovec.calibration.judged import LEAST_GROUPS, corrected_labels, judged_guarantee
 from lovec.calibration.logistic import Array
-from lovec.calibration.maps import Stack
+from lovec.calibration.maps import Stack, mapped
 from lovec.core.files import read_json
 from lovec.core.notices import counted
 from lovec.core.plain import PlainObject, Within, checked_numbers, checked_object, checked_text, read_object, wrong
 from lovec.core.settings import check_range
 from lovec.metrics.grouped import ranks
 from lovec.metrics.powered import Judged
-from lovec.types import LovecError
+from lovec.types import LovecError, error_in
 
 Kind: TypeAlias = Literal["confidence", "uncertainty"]
 """Whether a higher score is surer or less sure."""
@@ -342,8 +342,7 @@ class ScoreCalibration(FittedMap):
     def _mapped(self, features: Array) -> Array:
         there = ~np.isnan(features).any(1)
         confidence = np.full(len(features), np.nan)
-        rows = features[there]
-        confidence[there] = (self.map(rows) if isinstance(self.map, Stack) else self.map(rows[:, 0])).clip(0.0, 1.0)
+        confidence[there] = mapped(self.map, features[there]).clip(0.0, 1.0)
         return confidence
 
 
@@ -597,10 +596,8 @@ def load_calibration(path: str | os.PathLike[str]) -> ScoreCalibration:
     file = place / CALIBRATION_NAME if place.is_dir() else place
     if not file.is_file():
         raise LovecError(f"there is no calibration {file}, expected what `lovec calibrate FILE` wrote")
-    try:
+    with error_in(f"{file} holds no calibration of scores: "):
         return ScoreCalibration.from_dict(read_json(file, MOST_BYTES, _FIX))
-    except LovecError as error:
-        raise LovecError(f"{file} holds no calibration of scores: {error}") from None
 
 
 def calibration_text(calibration: ScoreCalibration) -> str:

@@ -20,7 +20,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from lovec.core.errors import LovecError
+from lovec.core.errors import LovecError, error_in
 from lovec.core.notices import nearest
 from lovec.core.plain import parse_json
 
@@ -94,10 +94,8 @@ def read_json(path: str | os.PathLike[str], most: int, fix: str) -> Any:
         raise LovecError(f"cannot read {path} ({error.strerror}); {fix}") from None
     if len(content) > most:
         raise LovecError(f"{path} has more than {most} bytes; {fix}")
-    try:
+    with error_in(f"{path} is ", f"; {fix}"):
         return parse_json(content)
-    except LovecError as error:
-        raise LovecError(f"{path} is {error}; {fix}") from None
 
 
 def read_json_object(path: str | os.PathLike[str], most: int, fix: str) -> dict[str, Any]:

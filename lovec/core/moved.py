@@ -11,49 +11,26 @@ from importlib.util import spec_from_loader
 from types import ModuleType
 from typing import Any
 
-MODULES = {
-    "lovec.abstentions": "lovec.text.abstentions",
+_INTO = {
+    "core": "calls devices errors files hub imports moved notices plain plugins progress provenance randomness "
+    "settings signals stopwatch templates",
+    "encoding": "chats choices grounding prompts reply_scoring written",
+    "export": "exporting uploading",
+    "metrics": "results",
+    "models": "embedding gguf tiny",
+    "text": "abstentions clauses documents sentences untag",
+}
+"""Modules that have moved from the package into a part of it under the same name, by that part."""
+
+MODULES = {f"lovec.{name}": f"lovec.{part}.{name}" for part, names in _INTO.items() for name in names.split()} | {
     "lovec.answers": "lovec.text.untag",
-    "lovec.calls": "lovec.core.calls",
-    "lovec.chats": "lovec.encoding.chats",
-    "lovec.choices": "lovec.encoding.choices",
-    "lovec.clauses": "lovec.text.clauses",
     "lovec.datasets.cutting": "lovec.text.cutting",
-    "lovec.devices": "lovec.core.devices",
-    "lovec.documents": "lovec.text.documents",
-    "lovec.embedding": "lovec.models.embedding",
-    "lovec.errors": "lovec.core.errors",
     "lovec.evaluation.places": "lovec.evaluation.run_folders",
-    "lovec.exporting": "lovec.export.exporting",
-    "lovec.files": "lovec.core.files",
-    "lovec.gguf": "lovec.models.gguf",
-    "lovec.grounding": "lovec.encoding.grounding",
-    "lovec.hub": "lovec.core.hub",
-    "lovec.imports": "lovec.core.imports",
-    "lovec.moved": "lovec.core.moved",
-    "lovec.notices": "lovec.core.notices",
     "lovec.passages": "lovec.display",
-    "lovec.plain": "lovec.core.plain",
-    "lovec.plugins": "lovec.core.plugins",
-    "lovec.progress": "lovec.core.progress",
-    "lovec.prompts": "lovec.encoding.prompts",
-    "lovec.provenance": "lovec.core.provenance",
     "lovec.questions": "lovec.encoding.reply_scoring",
-    "lovec.randomness": "lovec.core.randomness",
-    "lovec.reply_scoring": "lovec.encoding.reply_scoring",
     "lovec.reports.places": "lovec.reports.breakdown",
-    "lovec.results": "lovec.metrics.results",
-    "lovec.sentences": "lovec.text.sentences",
-    "lovec.settings": "lovec.core.settings",
-    "lovec.signals": "lovec.core.signals",
-    "lovec.stopwatch": "lovec.core.stopwatch",
     "lovec.taggers.deployment": "lovec.taggers.served_confidence",
-    "lovec.templates": "lovec.core.templates",
     "lovec.thoughts": "lovec.tags",
-    "lovec.tiny": "lovec.models.tiny",
-    "lovec.untag": "lovec.text.untag",
-    "lovec.uploading": "lovec.export.uploading",
-    "lovec.written": "lovec.encoding.written",
 }
 """Modules and packages that have moved, by their old names."""
 

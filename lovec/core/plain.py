@@ -244,6 +244,14 @@ def _read(kind: Any, value: Any, name: str, within: Within | None = None) -> Any
     return checked_text(value, name) if kind is str else kind.from_dict(value)
 
 
+def json_text(value: Any) -> str:
+    """Return a value as JSON, for messages and comparisons."""
+    try:
+        return json.dumps(value, ensure_ascii=False, default=str)
+    except (ValueError, RecursionError):
+        return "a value that is too large or too deep to show"
+
+
 def wrong(name: str, value: Any, expected: str) -> LovecError:
     """Return the error that a value is not what was expected, with the beginning of the value."""
     if isinstance(value, float) and math.isnan(value):

@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 
 from lovec.core.errors import LovecError
 from lovec.core.files import ADAPTER_CONFIG, read_json_object
-from lovec.core.plain import checked_object, checked_text, wrong
+from lovec.core.plain import checked_object, checked_text, json_text, wrong
 
 Json: TypeAlias = Mapping[str, Any]
 
@@ -113,7 +113,7 @@ class Provenance:
                 raise wrong(f"{part} of a provenance", values, "an object")
             for name, value in values.items():
                 checked_text(name, f"a name in {part} of a provenance")
-                if len(_json(value)) > _LONGEST:
+                if len(json_text(value)) > _LONGEST:
                     raise wrong(f"{name} of a provenance", value, f"at most {_LONGEST} characters")
         return cls({part: dict(found[part]) for part in PARTS})
 
@@ -432,14 +432,7 @@ def _text_of(value: Any) -> str:
         return "none"
     if isinstance(value, str) and re.fullmatch(r"\S+", value):
         return value[:12] if _DIGEST.fullmatch(value) else value
-    return _json(value)
-
-
-def _json(value: Any) -> str:
-    try:
-        return json.dumps(value, ensure_ascii=False, default=str)
-    except (ValueError, RecursionError):
-        return "a value that is too large or too deep to show"
+    return json_text(value)
 
 
 def _printable(text: str) -> str:

@@ -20,7 +20,7 @@ from lovec.core.provenance import text_digest
 from lovec.core.settings import CheckedSettings, Count, CountFromZero, Seed
 from lovec.datasets.jsonl import record_to_dict
 from lovec.datasets.pairs import WrongScores, usable, with_rejected
-from lovec.datasets.stored import StoredRecords, domains_of
+from lovec.datasets.stored import StoredRecords, domains_of, selected
 from lovec.tags import DEFAULT_TAGS, TagFormat
 from lovec.types import DEFAULT_SCALE, LovecError, Oracle, Record, Scale, Unit
 
@@ -200,13 +200,7 @@ class RecordsDataModule(LightningDataModule, CheckedSettings):
     def validated(self) -> Sequence[Record]:
         """Return the records that a validation within training measures."""
         records = self.loaded("validation")
-        if self._sampled is None:
-            return records
-        return (
-            records.selected(self._sampled)
-            if isinstance(records, StoredRecords)
-            else [records[place] for place in self._sampled]
-        )
+        return records if self._sampled is None else selected(records, self._sampled)
 
     def with_domain(self, record: Record) -> Record:
         """Return a record with the name of the data set as its domain, where it has none."""
@@ -216,10 +210,7 @@ class RecordsDataModule(LightningDataModule, CheckedSettings):
         """Leave out training records that are set up, before the first batch; their number goes into `summary`."""
         records = self._records["train"]
         kept = [number for number, record in enumerate(records) if record.id not in ids]
-        if isinstance(records, StoredRecords):
-            self._records["train"] = records.selected(kept)
-        else:
-            self._records["train"] = [records[number] for number in kept]
+        self._records["train"] = selected(records, kept)
         self.summary.setdefault("train", {})["cannot be learned from"] = len(ids)
         self.__dict__.pop("_training_digest", None)  # it was that of all records
 

@@ -22,7 +22,8 @@ from stat import S_ISDIR, S_ISREG
 from typing import IO, Any, AnyStr, get_args
 
 from lovec.core.files import atomic_file
-from lovec.types import DEFAULT_SCALE, Action, LovecError, PartKind, Record, Sentence
+from lovec.core.plain import json_text
+from lovec.types import DEFAULT_SCALE, Action, LovecError, PartKind, Record, Sentence, error_in
 
 RECORD_KEYS = tuple(f.name for f in fields(Record))
 _SENTENCE_KEYS = tuple(f.name for f in fields(Sentence))
@@ -88,10 +89,8 @@ def record_of(number: int, data: dict[str, Any], path: str | os.PathLike[str]) -
     """
     if data.get("id") is None:
         data["id"] = f"line-{number}"
-    try:
+    with error_in(f"{path}:{number}: "):
         return record_from_dict(data)
-    except LovecError as error:
-        raise LovecError(f"{path}:{number}: {error}") from None
 
 
 def read_objects(path: str | os.PathLike[str]) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -391,9 +390,6 @@ def _is_share(value: Any) -> bool:
 
 def short_json(value: Any) -> str:
     """Return a value as JSON of at most 60 characters for an error message, and None as "missing"."""
-    try:
-        text = "missing" if value is None else json.dumps(value, default=str, ensure_ascii=False)
-    except (ValueError, RecursionError):
-        text = "a value that is too large or too deep to show"
+    text = "missing" if value is None else json_text(value)
     text = "".join(sign if sign.isprintable() else json.dumps(sign)[1:-1] for sign in text)
     return text if len(text) <= 60 else f"{text[:57]}..."

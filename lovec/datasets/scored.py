@@ -24,7 +24,7 @@ from lovec.datasets.rows import Layout, Row, WrittenRow, read_rows
 from lovec.datasets.values import confidence_of, label_of, says_opposite
 from lovec.metrics.functional import mean_confidence
 from lovec.metrics.powered import Judged
-from lovec.types import LovecError, Readout, Record
+from lovec.types import LovecError, Readout, Record, error_in
 
 STATED, MEAN = "stated", "mean of the distribution"
 """The methods of lovec's own files."""
@@ -200,11 +200,9 @@ def _rows_of_table(path: str | os.PathLike[str], columns: Columns, as_written: b
         given = {name: value_at(row, name) for name in columns.methods}
         key = value_at(row, columns.group) if columns.group else None
         lists = [value for value in given.values() if isinstance(value, list)]
-        try:
+        with error_in(f"{path}:{number}: "):
             cells = _cells(given, [None] * len(lists[0]) if lists else None)
             numbers = [{name: _confidence(value, name, columns) for name, value in cell.items()} for _, cell in cells]
-        except LovecError as error:
-            raise LovecError(f"{path}:{number}: {error}") from None
         scores = tuple(tuple(_or_nan(cell[name]) for cell in numbers) for name in columns.methods)
         group = f"row {number}" if lists and key is None else None if key is None else str(key)
         shown = given_row if as_written else row
@@ -383,7 +381,7 @@ def _table(rows: Iterator[tuple[int, Row]], columns: Columns, first: Sequence[Ro
         seen.update(name for name, value in values.items() if value is not None)
         key = values.get(columns.group or "")
         group = None if key is None else str(key)
-        try:
+        with error_in(f"{path}:{number}: "):
             truths = values[columns.label]
             several = isinstance(truths, list)
             given = {name: values[name] for name in (*columns.methods, judge)}
@@ -393,8 +391,6 @@ def _table(rows: Iterator[tuple[int, Row]], columns: Columns, first: Sequence[Ro
                 confidences = {name: _confidence(cells[name], name, columns) for name in columns.methods}
                 kind = _named(values[columns.by]) if columns.by else ""
                 series.add(confidences, factuality, group or f"row {number}" if several else group, kind, judged)
-        except LovecError as error:
-            raise LovecError(f"{path}:{number}: {error}") from None
     for what, name in (
         ("label", columns.label),
         ("group", columns.group),

@@ -148,6 +148,11 @@ class StoredRecords(Sequence[Record]):
         return StoredRecords(self._file, self._change, self.tags, entries, self._domains)
 
 
+def selected(records: Sequence[Record], numbers: Sequence[int]) -> Sequence[Record]:
+    """Return some of the records, given their indices; those that are stored in a file stay in it."""
+    return records.selected(numbers) if isinstance(records, StoredRecords) else [records[at] for at in numbers]
+
+
 def read_stored(
     path: str,
     changes: Mapping[str, Change],

@@ -15,7 +15,7 @@ from lovec.core.notices import DoublingWarning
 from lovec.encoding import DEFAULT_SCORING, EVIDENCE, Encoder, Grounding, Scoring
 from lovec.tags import DEFAULT_TAGS, TagFormat
 from lovec.text.cutting import cut
-from lovec.types import LovecError, Record
+from lovec.types import LovecError, Record, error_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -127,11 +127,9 @@ class GroundedEncoder(Encoder):
         if not evidence:
             return self.prompt(record.question, instruct)
         given = record.sentences if answered else ()
-        try:
+        with error_in(f"{record.id}: "):
             sentences = _texts(part.text for part in given if part.is_statement)
             ids, was_cut = self._grounded(record.question, evidence, sentences, instruct)
-        except LovecError as error:
-            raise LovecError(f"{record.id}: {error}") from None
         if was_cut:
             self._cut.add(record.id)
             self._cut.flush()

@@ -344,7 +344,7 @@ class EvaluationModule(LightningModule, CheckedSettings):
             return (
                 f"{path} holds weights only; it can be tested, but not trained on: use one of save_weights_only false"
             )
-        if fitting and "objective" in found and self.needs_reference and not _kept_reference(saved):
+        if fitting and "objective" in found and self.needs_reference and not nested(saved, "objective", "reference"):
             return (
                 f"{path} was not written by {name} ({found['objective']}), and has not kept the reference that {name} "
                 f"needs; to start {name} from what was learned, give --model.policy.adapter FOLDER of that run's "
@@ -490,7 +490,3 @@ class EvaluationModule(LightningModule, CheckedSettings):
             rank_zero_info(f"{counted(len(records), 'tagged record')} written to {path}")
             for note in dict.fromkeys(map(self._served.note, MODES)):
                 rank_zero_info(note)
-
-
-def _kept_reference(saved: Any) -> bool:
-    return bool(nested(saved, "objective", "reference"))

@@ -74,7 +74,8 @@ def set_aside_measured(run: Path, adapter: Path) -> str:
     """
     if not adapter.exists():
         return ""
-    kept = [set_aside(run, path) for name in ("test", "predictions") if _holds_something(path := run / name)]
+    folders = [path for name in ("test", "predictions") if (path := run / name).is_dir() and any(path.iterdir())]
+    kept = [set_aside(run, path) for path in folders]
     measured = f", and what was measured with it in {', '.join(map(str, kept))}" if kept else ""
     return f"; the one that was there has other weights and is kept in {adapter}{measured}"
 
@@ -147,7 +148,3 @@ def _tested_in(folder: Path) -> tuple[dict[str, Any], dict[str, Provenance]]:
         return dict(tested["weights"]), made
     except (OSError, ValueError, LookupError, TypeError, AttributeError, LovecError):
         return {}, {}
-
-
-def _holds_something(path: Path) -> bool:
-    return path.is_dir() and any(path.iterdir())

@@ -16,7 +16,7 @@ from lovec.datasets.evidence import open_evidence, with_evidence
 from lovec.datasets.hub_rows import HubRows
 from lovec.datasets.jsonl import open_input, read_objects, record_from_dict
 from lovec.datasets.layouts import read_any
-from lovec.types import LovecError, Record
+from lovec.types import LovecError, Record, error_in
 
 T = TypeVar("T")
 _SHARD = re.compile(r"([0-9]{1,9})/([0-9]{1,9})")
@@ -117,10 +117,8 @@ def stage_file(path: Path) -> Source:
 
     def records(skip: int) -> Iterator[Record]:
         for number, data in islice(read_objects(path), skip, None):
-            try:
+            with error_in(f"{path}:{number}: "):
                 yield record_from_dict(data)
-            except LovecError as error:
-                raise LovecError(f"{path}:{number}: {error}") from None
 
     return Source(records, {"file": input_digest(path)})
 

@@ -21,7 +21,7 @@ from lovec.datasets.jsonl import json_line, record_to_dict
 from lovec.encoding import QUESTION
 from lovec.labelling.sources import input_digest, stage_file
 from lovec.labelling.stage import Counts
-from lovec.types import LovecError, Record
+from lovec.types import LovecError, Record, error_in
 
 SPLITS = ("train", "dev", "test")
 """Names of the splits, and of their files without the suffix."""
@@ -172,12 +172,10 @@ def _earlier_counts(manifest: Path, origin: Origin, paths: Mapping[str, Path]) -
             check_unused(path, "make it anew with --redo, or choose another --out")
         return None
     state = read_json(manifest, _MOST_BYTES, _MAKE_ANEW)
-    try:
+    with error_in(f"{manifest} does not say how splits were made: ", f"; {_MAKE_ANEW}"):
         digests = {split: checked_text(name, "a digest") for split, name in _part(state, "digests").items()}
         unlike = Origin.from_dict(_part(state, "identity")).unlike(origin)
         counts = {name: checked_integer(n, "a count") for name, n in _part(state, "counts").items()} if digests else {}
-    except LovecError as error:
-        raise LovecError(f"{manifest} does not say how splits were made: {error}; {_MAKE_ANEW}") from None
     if not digests:
         return None  # an earlier run was interrupted
     if unlike:

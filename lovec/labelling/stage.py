@@ -24,7 +24,7 @@ from lovec.core.settings import Count, checked
 from lovec.datasets.jsonl import json_line, record_to_dict
 from lovec.datasets.layouts import read_any
 from lovec.labelling.sources import Source, input_digest, stage_file
-from lovec.types import LovecError, Record
+from lovec.types import LovecError, Record, error_in
 
 STAGES = {
     "answers": ("questions", "answers"),
@@ -250,7 +250,7 @@ class Manifest:
             LovecError: it cannot be read, or is not a manifest.
         """
         data = read_json(path, _MOST_BYTES, fix)
-        try:
+        with error_in(f"{path} is not a manifest of a stage: ", f"; {fix}"):
             found = checked_object(data, "the manifest", ("identity", "counts", "sizes", "digest"))
             if not isinstance(found["counts"], dict):
                 raise wrong("its counts", found["counts"], "an object")
@@ -263,8 +263,6 @@ class Manifest:
                 tuple(checked_integer(size, "a size", 0, _LARGEST) for size in sizes),
                 checked_text(found["digest"], "its digest"),
             )
-        except LovecError as error:
-            raise LovecError(f"{path} is not a manifest of a stage: {error}; {fix}") from None
 
     @property
     def records(self) -> int:
@@ -311,11 +309,9 @@ def check_stage_file(path: Path) -> None:
         return
     for _ in read_any(path):  # refuses what is no record, and ids that several have
         pass
-    try:
+    with error_in(end="; give the file another name, or another --out, so that it is copied"):
         for _ in stage_file(path).records(0):
             pass
-    except LovecError as error:
-        raise LovecError(f"{error}; give the file another name, or another --out, so that it is copied") from None
 
 
 def manifest_of(output: Path) -> Path:

@@ -346,21 +346,20 @@ class Asker:
 
     def stored_value(self, prompt: Prompt[T], cache: ReplyCache) -> T | None:
         """Return what the first usable reply in the cache says; None without one."""
+        return self._first_usable(prompt, cache)[0]
+
+    def _is_answered(self, prompt: Prompt[Any], cache: ReplyCache) -> bool:
+        """Return whether the cache has a usable reply, or all the unusable ones that are asked for."""
+        value, attempts = self._first_usable(prompt, cache)
+        return value is not None or (attempts >= prompt.attempts and not self.ask_again)
+
+    def _first_usable(self, prompt: Prompt[T], cache: ReplyCache) -> tuple[T | None, int]:
+        """Return what the first usable reply in the cache says, None without one, and how many came before it."""
         for attempt in count():
             reply = cache.get(self.key(prompt, attempt))
             value = "" if reply is None else prompt.value(reply, attempt)
             if reply is None or not isinstance(value, str):
-                return None if isinstance(value, str) else value
-        raise AssertionError("count() does not end")
-
-    def _is_answered(self, prompt: Prompt[Any], cache: ReplyCache) -> bool:
-        """Return whether the cache has a usable reply, or all the unusable ones that are asked for."""
-        for attempt in count():
-            reply = cache.get(self.key(prompt, attempt))
-            if reply is None:
-                return attempt >= prompt.attempts and not self.ask_again
-            if not isinstance(prompt.value(reply, attempt), str):
-                return True
+                return None if isinstance(value, str) else value, attempt
         raise AssertionError("count() does not end")
 
 

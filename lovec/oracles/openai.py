@@ -16,7 +16,7 @@ from lovec.oracles.costs import REPLY_TOKENS, Estimate, count_tokens
 from lovec.oracles.prefetching import prefetch
 from lovec.oracles.prompts import fact_check, read_ratings
 from lovec.text.cutting import Cutter, EvidenceCut
-from lovec.types import LovecError, Oracle, Record
+from lovec.types import LovecError, Oracle, Record, error_in
 
 
 class OracleStopped(LovecError):
@@ -134,10 +134,8 @@ class OpenAIOracle(Asker, Oracle):
         Raises:
             CallFailed: the evidence cannot be cut to its budget.
         """
-        try:
+        with error_in(kind=CallFailed):
             evidence = self.cutter(record)
-        except LovecError as error:
-            raise CallFailed(str(error)) from None
         text = fact_check(evidence, [sentence.text for sentence in record.sentences])
         count = len(record.sentences)
         return Prompt(text, REPLY_TOKENS * count, self.parameters, partial(_read, count))

@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import IO, Any, TypeVar
@@ -133,13 +134,15 @@ class _Prefetch:
 
     # Submit
 
+    def _prompts(self) -> Iterator[Prompt[Any]]:
+        """Yield all questions, without those that cannot be made, which will be told when they are asked."""
+        for make in self.prompts():
+            with suppress(CallFailed):
+                yield make()
+
     def _missing(self) -> Iterator[tuple[str, Prompt[Any]]]:
         """Yield all questions that were never asked, and their keys."""
-        for make in self.prompts():
-            try:
-                prompt = make()
-            except CallFailed:  # it will be told when it is asked
-                continue
+        for prompt in self._prompts():
             key = self.asker.key(prompt, 0)
             if self.cache.get(key) is None and not self.batches.is_alone(key):
                 yield key, prompt
@@ -317,11 +320,7 @@ class _Prefetch:
     def _unusable(self, replies: Mapping[str, ChatReply]) -> dict[str, Problem]:
         """Return why replies cannot be used, by their keys; those that can be used are left out."""
         found = {}
-        for make in self.prompts() if replies else ():
-            try:
-                prompt = make()
-            except CallFailed:
-                continue
+        for prompt in self._prompts() if replies else ():
             key = self.asker.key(prompt, 0)
             if key in replies and isinstance(why := prompt.read(replies[key]), str):
                 found[key] = Problem("", why)

@@ -147,7 +147,7 @@ def read_run(*paths: str | os.PathLike[str]) -> RunResults:
     order: list[str] = []
     for folder in folders:
         tested = test_folders(folder)
-        with_logs = [path for path in (folder, *map(_run_folder, tested)) if _has_logs(path)]
+        with_logs = [path for path in (folder, *map(_run_folder, tested)) if any(path.glob("*/version_*/metrics.csv"))]
         has_sweep = (folder / "sweep.json").is_file()
         if not (tested or with_logs or has_sweep):
             raise LovecError(
@@ -167,7 +167,7 @@ def read_run(*paths: str | os.PathLike[str]) -> RunResults:
         metrics=METRICS
         | {name: info for results in (*tests.values(), *sweeps.values()) for name, info in results.metrics.items()},
         times=tuple(
-            {**entry, "data": _data_of(folder)}
+            {**entry, "data": folder.name if folder.parent.name == "test" else ""}
             for folder in tests
             for entry in _entries(folder / "times.json", _TIMES, names[folder])
         ),
@@ -232,15 +232,6 @@ def _run_folder(test_folder: Path) -> Path:
     if test_folder.name == "test":
         return test_folder.parent
     return test_folder.parent.parent if test_folder.parent.name == "test" else test_folder
-
-
-def _data_of(test_folder: Path) -> str:
-    """Return the name of a data set as that of its folder with test results; "" where it has no folder of its own."""
-    return test_folder.name if test_folder.parent.name == "test" else ""
-
-
-def _has_logs(folder: Path) -> bool:
-    return any(folder.glob("*/version_*/metrics.csv"))
 
 
 def _method_order(folder: Path, tested: Iterable[Path]) -> list[str]:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import math
+import resource
 import socket
 from collections import Counter
 from collections.abc import Callable
@@ -268,10 +269,6 @@ def make_server(app: Starlette, limits: RequestLimits) -> uvicorn.Server:
 
 
 def _most_files() -> int:
-    try:
-        import resource
-    except ImportError:  # Windows
-        return 512
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return 1 << 20 if soft == resource.RLIM_INFINITY else soft
 

@@ -33,7 +33,7 @@ from lovec.serving.body import read_json
 from lovec.serving.wire import MOST_PARTS, RequestRefused, Strict, validated
 from lovec.taggers import Session
 from lovec.tagging import ApiTagger
-from lovec.types import ITERATIVE, MODES, LovecError, Mode
+from lovec.types import ITERATIVE, MODES, LovecError, Mode, error_in
 
 if TYPE_CHECKING:
     from lovec.serving.responses import Response
@@ -143,7 +143,7 @@ class Feedback:
         self._scores = scores_digest(session.provenance)
         method = [session.method, session.readout] if isinstance(session, ApiTagger) and session.method else []
         self._calibrations = {
-            mode: _digest(served.calibration(mode), session.provenance, by=method if mode == ITERATIVE else ())
+            mode: scores_digest(served.calibration(mode), session.provenance, by=method if mode == ITERATIVE else ())
             for mode in MODES
         }
         promises = {mode: served.calibrations.get(mode) for mode in MODES}
@@ -290,13 +290,13 @@ def read_verdicts(path: str | os.PathLike[str]) -> Iterator[list[Verdict]]:
         yield list(group)
 
 
-def scores_digest(provenance: Provenance | None) -> str:
-    """Return the digest of what decides the scores of a model; None is not known."""
-    return _digest(provenance)
+def scores_digest(*of: Calibration | Provenance | None, by: Sequence[str | None] = ()) -> str:
+    """Return the digest of what decides the scores of a model, None where it is not known; with a calibration, too.
 
-
-def _digest(*of: Calibration | Provenance | None, by: Sequence[str | None] = ()) -> str:
-    """Return the digest of some parts, and of the method and the readout that score given texts behind an API."""
+    Args:
+        of: the parts.
+        by: the method and the readout that score given texts behind an API.
+    """
     parts = [*(None if part is None else part.to_dict() for part in of), *by]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -352,7 +352,5 @@ def _read(path: str | os.PathLike[str], number: int, row: Mapping[str, Any]) -> 
     Raises:
         LovecError: it holds something else.
     """
-    try:
+    with error_in(f"--feedback {path}:{number}: ", "; give a file that `lovec serve` wrote"):
         return Verdict.from_dict(row)
-    except LovecError as error:
-        raise LovecError(f"--feedback {path}:{number}: {error}; give a file that `lovec serve` wrote") from None

@@ -26,7 +26,7 @@ from lovec.taggers.freeform import CUT_BY_STOP, ScoredSpan, TextReader, withdraw
 from lovec.taggers.scoring import ScoredSentence
 from lovec.tagging import SAMPLED, ApiTagger
 from lovec.tagging.apis import Word
-from lovec.types import FREE_FORM, ITERATIVE, LovecError, Mode, Record, Sentence
+from lovec.types import FREE_FORM, ITERATIVE, LovecError, Mode, Record, Sentence, error_in
 
 T = TypeVar("T")
 
@@ -261,10 +261,8 @@ class ProviderModel(ServedModel):
     def read(self, request: AnswerRequest, inline: Inline) -> tuple[History, Sequence[Any], list[str]]:
         """Return the conversation and its chat messages, see ``ServedModel.read``."""
         history = History(request.turns, self.tags, inline)
-        try:
+        with error_in(kind=partial(RequestRefused, parameter=request.PLACE)):
             return history, history.messages(self.tagger.instruction), []
-        except LovecError as error:
-            raise RequestRefused(str(error), request.PLACE) from None
 
     def check_question(self, question: str) -> None:
         """Check that there is a method for given texts."""

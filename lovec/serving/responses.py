@@ -7,6 +7,7 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, TypeAlias
 
 from lovec.display import Breaks
@@ -18,7 +19,7 @@ from lovec.taggers.freeform import ScoredSpan
 from lovec.taggers.scoring import Tagged
 from lovec.taggers.served_confidence import ServedConfidence
 from lovec.tagging import CUT_OFF
-from lovec.types import BY_SOURCE, FREE_FORM, ITERATIVE, LovecError, Mode, Record, Sentence
+from lovec.types import BY_SOURCE, FREE_FORM, ITERATIVE, Mode, Record, Sentence, error_in
 
 Chunk: TypeAlias = dict[str, Any]
 """An event of a stream."""
@@ -37,6 +38,8 @@ class Response(ABC):
     Attributes:
         request: as given.
         mode: as given.
+        id: the name that clients know it by.
+        sentences: the sentences of the first part, in the order of their entries.
         prompt: what the model reads to answer; of a given text nothing.
         parts: number of parts that grow independently: the answers, or the text.
 
@@ -44,6 +47,8 @@ class Response(ABC):
         RequestRefused: the request asks for a guarantee that there is no threshold for.
     """
 
+    id: str
+    sentences: list[Sentence]
     prompt: Sequence[Any] = ()
     parts = 1
 
@@ -53,20 +58,9 @@ class Response(ABC):
         self.request: AnswerRequest | TagRequest = request
         self.mode, self._name, self._inline = mode, name, inline
         compared = mode if request.threshold_by == "knowledge" else BY_SOURCE[request.tagging]
-        try:
+        asked = "promise_for" if request.promise_for else "keep_factual"
+        with error_in(kind=partial(RequestRefused, parameter=asked)):
             self._keeps = served.keeps(compared, request.min_confidence, request.keep_factual, request.promise_for)
-        except LovecError as error:
-            raise RequestRefused(str(error), "promise_for" if request.promise_for else "keep_factual") from None
-
-    @property
-    @abstractmethod
-    def id(self) -> str:
-        """The name that clients know it by."""
-
-    @property
-    @abstractmethod
-    def sentences(self) -> Sequence[Sentence]:
-        """The sentences of the first part, in the order of their entries."""
 
     def first(self) -> list[Chunk]:
         """Return the chunks before all sentences."""
@@ -156,6 +150,9 @@ class AnswerResponse(Response):
         created: seconds since 1970.
     """
 
+    prefix = ""
+    """What ids begin with."""
+
     request: AnswerRequest
 
     def __init__(
@@ -173,14 +170,11 @@ class AnswerResponse(Response):
         self.prompt, self.parts = prompt, request.n
         self._problems = list(problems)
         self.answers = [Answer() for _ in range(request.n)]
+        self.sentences = self.answers[0].sentences
         self.prompt_tokens: int | None = None
         self.tokens: int | None = 0
         self.key, self.created = uuid.uuid4().hex, int(time.time())
-
-    @property
-    def sentences(self) -> Sequence[Sentence]:
-        """The sentences of the first answer."""
-        return self.answers[0].sentences
+        self.id = f"{self.prefix}{self.key}"
 
     def add(self, part: int, item: ScoredSpan | AnswerEnd) -> list[Chunk]:
         """Add a sentence of an answer, or its end, see ``Response``."""
@@ -223,12 +217,8 @@ class AnswerResponse(Response):
 class ChatResponse(AnswerResponse):
     """The response to a chat request, with an id of its own; see ``AnswerResponse`` for the arguments."""
 
+    prefix = "chatcmpl-"
     request: ChatRequest
-
-    @property
-    def id(self) -> str:
-        """The id of the completion."""
-        return f"chatcmpl-{self.key}"
 
     def first(self) -> list[Chunk]:
         """Return the chunks that begin the answers."""
@@ -319,21 +309,11 @@ class TextResponse(Response):
         self._texts = [sentence.text for sentence in record.sentences]
         self._breaks, self._gap = Breaks(record.answer), ""
         self._content = ""
-        self._id = f"tag-{uuid.uuid4().hex}"
-        self._sentences: list[Sentence] = []
+        self.id = f"tag-{uuid.uuid4().hex}"
+        self.sentences = []
         self._entries: list[dict[str, Any]] = []
         self._notices = list(notices)
         self._problems: list[str] = []
-
-    @property
-    def id(self) -> str:
-        """The id of the tagged text."""
-        return self._id
-
-    @property
-    def sentences(self) -> Sequence[Sentence]:
-        """The sentences and other parts of the text."""
-        return self._sentences
 
     def add(self, part: int, item: Tagged) -> list[Chunk]:
         """Add a tagged sentence, or at the end what is wrong with the text, see ``Response``."""
@@ -352,7 +332,7 @@ class TextResponse(Response):
     def _add(self, sentence: Sentence) -> dict[str, Any]:
         """Add a sentence or a part that is kept as it is, and return what a chunk says of it."""
         entry = self._entry(replace(sentence, text=self._texts[len(self._entries)]))
-        self._sentences.append(sentence)
+        self.sentences.append(sentence)
         self._entries.append(entry)
         between = self._breaks.between(entry["text"])
         self._gap = _wider(self._gap, " " if between is None or between.strip() else between)

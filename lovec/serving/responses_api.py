@@ -113,17 +113,13 @@ class ItemRequest(AnswerRequest):
 class ItemResponse(AnswerResponse):
     """The response to a request of the Responses API; see ``AnswerResponse`` for the arguments."""
 
+    prefix = "resp_"
     request: ItemRequest
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._answer = self.answers[0]
         self._numbers = count()
-
-    @property
-    def id(self) -> str:
-        """The id of the response."""
-        return f"resp_{self.key}"
 
     def first(self) -> list[Chunk]:
         """Return the events that begin the message."""

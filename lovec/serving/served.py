@@ -25,7 +25,7 @@ from lovec.taggers.freeform import GrowingAnswer, WithoutSource
 from lovec.taggers.served_confidence import ServedConfidence
 from lovec.tagging import with_unknown_words
 from lovec.tags import TagFormat
-from lovec.types import BY_SOURCE, FREE_FORM, ITERATIVE, MODES, LovecError, Mode, Record
+from lovec.types import BY_SOURCE, FREE_FORM, ITERATIVE, MODES, Mode, Record, error_in
 
 if TYPE_CHECKING:
     from lovec.serving.tasks import TaskWorker
@@ -237,11 +237,9 @@ class SessionModel(ServedModel):
         """
         encoder = self.encoder
         assert isinstance(encoder, GroundedEncoder)
-        try:
-            with self._encoding:
-                source, was_cut = encoder.cut_source(turns, evidence, sentences)
-        except LovecError as error:
-            raise RequestRefused(str(error), "evidence", code="context_length_exceeded") from None
+        refused = partial(RequestRefused, parameter="evidence", code="context_length_exceeded")
+        with error_in(kind=refused), self._encoding:
+            source, was_cut = encoder.cut_source(turns, evidence, sentences)
         said = f"the evidence has more than {encoder.grounding.tokens} tokens, or half of what is left of the context"
         return source, [f"{said}; it is cut to what resembles the question and the sentences most"] if was_cut else []
 
@@ -274,11 +272,8 @@ class SessionModel(ServedModel):
         if characters > self.most_characters:
             length = f"{characters} characters, at least {characters // self._longest_token} tokens"
         else:
-            try:
-                with self._encoding:
-                    prompt = encode()
-            except LovecError as error:
-                raise RequestRefused(str(error), parameter) from None
+            with error_in(kind=partial(RequestRefused, parameter=parameter)), self._encoding:
+                prompt = encode()
             if room is None or len(prompt) < room:
                 return prompt
             length = f"{len(prompt)} tokens with the instruction"

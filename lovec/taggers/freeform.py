@@ -311,7 +311,8 @@ class TextReader:
         """
         new: list[TaggedSentence] = []
         if self._ends & set(piece):
-            complete = [span for span in self._parsed().sentences if self._is_closed(span)]
+            spans = self._parsed().sentences
+            complete = [span for span in spans if span.raw.endswith(self.tags.close)]
             for span in complete[self._returned :]:
                 if self._stops_in(span.raw, span.text):
                     break
@@ -346,9 +347,6 @@ class TextReader:
             self.withdrawn, self._returned, self._text = self._returned, 0, ""
         self.thought = len(parsed.thought)
         return parsed
-
-    def _is_closed(self, span: TaggedSentence) -> bool:
-        return span.raw.endswith(self.tags.close)
 
     def _stops_in(self, raw: str, text: str, final: bool = True) -> bool:
         """Return whether a stop ends in a sentence, and keep what stands before it.

@@ -473,7 +473,7 @@ class ApiTagger(DocumentTagger):
         with ReplyCache(self.asker.cache) as cache:
             values = [self.asker.stored_value(prompt, cache) for prompt in prompts]
         texts = brought_samples(record)[: self.samples] or [value[0] for value in values if value is not None]
-        pieces = [piece for text in texts for piece in self._pieces(strip(text, self.tags))]
+        pieces = [piece for text in texts for piece in self._baseline().pieces(strip(text, self.tags))]
         for sentence in record.sentences:
             yield from (self.judge_prompt(Claim(record, piece, sentence.text)) for piece in pieces)
         unknown = sum(value is None for value in values)
@@ -637,9 +637,6 @@ class ApiTagger(DocumentTagger):
 
     def _baseline(self) -> LUQ | SelfConsistency:
         return LUQ(self.samples) if self.method == "luq" else SelfConsistency(self.samples)
-
-    def _pieces(self, text: str) -> list[str]:
-        return self._baseline().pieces(text)
 
     def _finished(self, record: Record, statements: Record, sentences: Sequence[Sentence]) -> Record:
         """Return a text with its tagged statements in their places, and why some have no confidence."""

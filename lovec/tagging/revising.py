@@ -273,7 +273,7 @@ def _assembled(text: str, parts: Sequence[_Part]) -> str:
     marker, end = "", 0  # of a list item whose first sentence went
     for part in parts:
         gap, end = text[end : part.start], part.end
-        if marker and (part.marker or _leaves_item(gap)):
+        if part.marker or _BLANK_LINE.search(gap) or gap.endswith("\n"):  # what follows is no part of the item
             marker = ""
         if not marker:
             gaps.append(gap)
@@ -284,11 +284,6 @@ def _assembled(text: str, parts: Sequence[_Part]) -> str:
         pieces.append(f"{_merged(gaps, first=not pieces)}{marker}{part.text}")
         gaps, marker = [], ""
     return "".join([*pieces, text[end:]]) if pieces else ""
-
-
-def _leaves_item(gap: str) -> bool:
-    """Return whether what follows some white space is no part of the item before: after a blank line, or unindented."""
-    return _BLANK_LINE.search(gap) is not None or gap.endswith("\n")
 
 
 def _merged(gaps: Sequence[str], first: bool) -> str:

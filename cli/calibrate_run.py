@@ -39,7 +39,7 @@ from lovec.types import (
 )
 
 from .arguments import add_working_directory, find_recipe
-from .calibrate_scores import check_share, promises, report
+from .calibrate_scores import AskedPromises, report
 from .console import locked, quiet, remark, say_next, warn
 from .errors import UsageError
 from .progress import heartbeat
@@ -50,7 +50,7 @@ from .unseen import run_of, unseen
 if TYPE_CHECKING:  # it imports scipy and torch, which nothing that is mistyped should wait for
     from jsonargparse import Namespace
 
-    from lovec.calibration import Calibration, Fitted, Promised
+    from lovec.calibration import Calibration, Fitted
     from lovec.serving.feedback import Verdict
 
 
@@ -73,9 +73,10 @@ class CalibrateSettings:
         keep_factual: probabilities of guarantees, such as 0.9, for which thresholds are computed.
         promise: what such a guarantee is about: "all-true" (with that probability all kept sentences of an answer are
             true), "share" (at least a share of them is), or "errors" (the kept sentences that are false are on
-            average at most a share of 1 minus that probability of all sentences).
-        share: for "share", the share of the kept sentences that is true.
-        true_from: factuality from which a sentence counts as true, for the guarantees.
+            average at most a share of 1 minus that probability of all sentences). With `feedback`, null is that of the
+            calibration that is there, and otherwise "all-true"; likewise below.
+        share: for "share", the share of the kept sentences that is true; null is 1.
+        true_from: factuality from which a sentence counts as true, for the guarantees; null is 0.5.
         max_new_tokens: longest answer that the model writes, in tokens.
     """
 
@@ -85,13 +86,13 @@ class CalibrateSettings:
     readout: Readout | None = None
     features: list[str] | None = None
     keep_factual: Probability | list[Probability] | None = None
-    promise: Promise = "all-true"
-    share: PositiveShare = 1.0
-    true_from: PositiveShare = 0.5
+    promise: Promise | None = None
+    share: PositiveShare | None = None
+    true_from: PositiveShare | None = None
     max_new_tokens: Count = 512
 
     def __post_init__(self) -> None:
-        check_share(self.promise, self.share)
+        self.promises.checked(self.feedback is not None)
 
     @property
     def mapped(self) -> str | tuple[str, ...] | None:
@@ -99,10 +100,11 @@ class CalibrateSettings:
         return tuple(self.features) if self.features else self.readout
 
     @property
-    def promised(self) -> list[Promised]:
-        """The guarantees to compute thresholds for."""
-        given = [] if self.keep_factual is None else self.keep_factual
-        return promises(given if isinstance(given, list) else [given], self.promise, self.share)
+    def promises(self) -> AskedPromises:
+        """The guarantees that are asked for."""
+        given = self.keep_factual if isinstance(self.keep_factual, list) else [self.keep_factual]
+        asked = tuple(probability for probability in given if probability is not None)
+        return AskedPromises(asked, self.promise, self.share, self.true_from)
 
 
 _KINDS: Mapping[str, str] = {
@@ -208,6 +210,7 @@ def _from_answers(parser: SignatureParser, options: Namespace, settings: Calibra
                 remark(f"{theirs}: {reason}")
                 continue
             tagged = _answered(session, own, oracle, settings) if answers else _tagged(session, own, settings)
+            promised, true_from = settings.promises.made()
             try:
                 made[mode], fitted = calibrate(
                     tagged,
@@ -215,8 +218,8 @@ def _from_answers(parser: SignatureParser, options: Namespace, settings: Calibra
                     base=session.model,
                     mode=mode,
                     readout=settings.mapped or "mean",
-                    promised=settings.promised,
-                    true_from=settings.true_from,
+                    promised=promised,
+                    true_from=true_from,
                     data=names,
                     provenance=session.provenance,
                 )
@@ -235,7 +238,7 @@ def _from_verdicts(settings: CalibrateSettings, adapter: Path, provenance: Prove
     Raises:
         LovecError: no verdict is on answers of this model, or a map cannot be fitted to them.
     """
-    from lovec.calibration import Promised, calibrate_answers, weights_digest, write_calibrations
+    from lovec.calibration import calibrate_answers, weights_digest, write_calibrations
     from lovec.calibration.calibration import rank_by
     from lovec.calibration.fitting import SENTENCES, Answer, feature_names
     from lovec.reports.calibrated import told_of_promise
@@ -256,10 +259,7 @@ def _from_verdicts(settings: CalibrateSettings, adapter: Path, provenance: Prove
                 )
                 for own in given
             ]
-            promised, true_from = settings.promised, settings.true_from
-            if before is not None and before.guarantees and not promised:
-                promised = [Promised.of(found) for found in before.guarantees]
-                true_from = before.guarantees[0].true_from
+            promised, true_from = settings.promises.made(before.guarantees if before is not None else ())
             made[mode], fitted = calibrate_answers(
                 answers,
                 adapter=weights_digest(adapter),

@@ -6,7 +6,7 @@ import argparse
 import os
 import shlex
 from collections.abc import Hashable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,7 @@ from .score import add_column_options, beside, check_folder, columns_of, named_c
 if TYPE_CHECKING:
     from lovec.calibration import Fitted, Promised, ScoreCalibration
     from lovec.calibration.calibration import FittedMap
+    from lovec.calibration.conformal import Guarantee
     from lovec.calibration.logistic import Array
     from lovec.datasets.columns import Columns
     from lovec.datasets.scored import ScoredFile
@@ -50,7 +51,6 @@ def run(words: list[str]) -> None:
     check_output(folder, [options.source, source])
     check_folder(folder, "calibrate", options.redo)
     check_rows(source)
-    from lovec.calibration import Promised
     from lovec.calibration.scores import (
         CALIBRATION_NAME,
         Column,
@@ -66,6 +66,8 @@ def run(words: list[str]) -> None:
     layout = options.layout
     if earlier is not None:
         columns, layout = named_columns(earlier, columns), earlier.layout
+        columns = replace(columns, judge=columns.judge if options.judge is not None else earlier.judge or None)
+        _check_judge(columns)
     file = _read(source, columns, layout)
     methods = chosen_methods(file, earlier)
     rows, judge = methods[0].judged, None
@@ -74,13 +76,10 @@ def run(words: list[str]) -> None:
         truth, group = methods[0].factuality, methods[0].group
     else:
         directed = [m.judged.confidence.numpy() for m in methods if m.judged and m.judged.confidence is not None]
-        truth, group, judge = rows.people, rows.group, (options.judge, rows.judge.numpy())
+        truth, group, judge = rows.people, rows.group, (str(columns.judge), rows.judge.numpy())
         methods = [replace(method, judged=None) for method in methods]  # the page is about people's labels
     groups = group.tolist() if methods[0].grouped else None
-    promised, true_from = promises(options.keep_factual or (), options.promise, options.share), options.true_from
-    if earlier is not None and not promised and earlier.guarantees:
-        promised = [Promised.of(found) for found in earlier.guarantees]
-        true_from = earlier.guarantees[0].true_from
+    promised, true_from = options.promises.made(earlier.guarantees if earlier is not None else ())
     made, fitted = calibrate_columns(
         [
             Column(method.name, "uncertainty")
@@ -96,6 +95,7 @@ def run(words: list[str]) -> None:
         layout=file.layout,
         group="" if file.layout else file.columns.group or "",
         label="" if file.layout else file.columns.label or "",
+        label_scale=None if file.layout else file.columns.label_scale,
         by=None if methods[0].by is None else (str(columns.by), methods[0].by),
         judge=judge,
         data=[source],
@@ -136,20 +136,28 @@ def _checked_columns(options: argparse.Namespace) -> Columns:
         LovecError: a value is out of its range.
     """
     check_count("--draws", options.draws)
-    check_share(options.promise, options.share)
-    check_range("--true_from", options.true_from, above=0, at_most=1)
-    for probability in options.keep_factual or ():
-        check_range("--keep_factual", probability, above=0, below=1)
+    options.promises = AskedPromises(
+        tuple(options.keep_factual or ()), options.promise, options.share, options.true_from
+    ).checked(bool(options.feedback))
     if options.promise_by and not options.keep_factual:
         raise UsageError("--promise_by says for what promises are made; give --keep_factual, too")
-    if options.judge and options.promise_by:
-        raise UsageError("--judge and --promise_by both need labels of each kind of rows; give one of them")
-    columns = replace(columns_of(options), by=options.promise_by, judge=options.judge)
+    columns = replace(columns_of(options), by=options.promise_by, judge=options.judge or None)
+    _check_judge(columns)
     if options.feedback and (columns.methods or columns.by or options.layout):
         raise UsageError("--feedback takes the columns of the calibration that is fitted again; name no others")
     if not options.feedback and os.path.isdir(options.source):
         raise UsageError(f"{options.source} is a calibration; give --feedback FILE with labels to fit it again to")
     return columns
+
+
+def _check_judge(columns: Columns) -> None:
+    """Refuse a judge beside promises for kinds of rows, whether the command line or a calibration names them.
+
+    Raises:
+        UsageError: both are named.
+    """
+    if columns.judge and columns.by:
+        raise UsageError("--judge and --promise_by both need labels of each kind of rows; give one of them")
 
 
 def _read(source: str, columns: Columns, layout: str | None) -> ScoredFile:
@@ -206,23 +214,72 @@ def _by_kind(made: ScoreCalibration, probability: float) -> str:
     return f"--keep_factual {probability:g} for each {made.by} by itself: {'; '.join(parts)}"
 
 
-def promises(probabilities: Sequence[float], kind: Promise, share: float) -> list[Promised]:
-    """Return the guarantees of different probabilities."""
-    from lovec.calibration import Promised
+@dataclass(frozen=True)
+class AskedPromises:
+    """The guarantees that a command line asks for; None is what was not given.
 
-    return [Promised(round(1 - probability, 9), kind, share) for probability in dict.fromkeys(probabilities)]
-
-
-def check_share(promise: str, share: float) -> None:
-    """Check that a kind of promise is known, and that a share is given only to the kind that takes one.
-
-    Raises:
-        LovecError: it is not so.
+    Attributes:
+        keep_factual: probabilities of the guarantees.
+        kind: what they promise; by default that all kept units are true.
+        share: for the promise of a share; by default 1.
+        true_from: factuality from which a unit is true; by default 0.5.
     """
-    check_choice("--promise", promise, Promise)
-    check_range("--share", share, above=0, at_most=1)
-    if promise != "share" and share != 1:
-        raise LovecError(f"--share is {share:g}, which only --promise share takes")
+
+    keep_factual: Sequence[float] = ()
+    kind: Promise | None = None
+    share: float | None = None
+    true_from: float | None = None
+
+    def checked(self, again: bool) -> AskedPromises:
+        """Return them, if they are in their ranges and go together.
+
+        Args:
+            again: whether a calibration is fitted again, which may have a promise of a share already.
+
+        Raises:
+            UsageError: something is said of a promise, and none is asked for.
+            LovecError: a value is out of its range, or a share is given to a kind that takes none.
+        """
+        for probability in self.keep_factual:
+            check_range("--keep_factual", probability, above=0, below=1)
+        if self.kind is not None:
+            check_choice("--promise", self.kind, Promise)
+        for name, value in (("--share", self.share), ("--true_from", self.true_from)):
+            if value is not None:
+                check_range(name, value, above=0, at_most=1)
+        if not again:
+            self._check_share(self.kind)
+        of_it = {"--promise": self.kind, "--share": self.share, "--true_from": self.true_from}
+        if not self.keep_factual and (given := [name for name, value in of_it.items() if value is not None]):
+            raise UsageError(f"{given[0]} says what --keep_factual promises; give --keep_factual, too")
+        return self
+
+    def made(self, earlier: Sequence[Guarantee] = ()) -> tuple[list[Promised], float]:
+        """Return the guarantees to compute, and the factuality from which a unit is true for them.
+
+        Args:
+            earlier: guarantees of the calibration that is fitted again. Without probabilities they are computed again;
+                with some, what else was not given is that of the first of them.
+
+        Raises:
+            LovecError: a share is given to a kind that takes none.
+        """
+        from lovec.calibration import Promised
+        from lovec.calibration.conformal import TRUE_FROM
+
+        before = Promised.of(earlier[0]) if earlier else Promised(0.0)
+        true_from = self.true_from or (earlier[0].true_from if earlier else TRUE_FROM)
+        if not self.keep_factual:
+            return [Promised.of(found) for found in earlier], true_from
+        kind = self.kind or before.kind
+        self._check_share(kind)
+        share = self.share or (before.share if kind == before.kind else 1.0)
+        alphas = [round(1 - probability, 9) for probability in dict.fromkeys(self.keep_factual)]
+        return [Promised(alpha, kind, share) for alpha in alphas], true_from
+
+    def _check_share(self, kind: Promise | None) -> None:
+        if self.share not in (None, 1) and kind != "share":
+            raise LovecError(f"--share is {self.share:g}, which only --promise share takes")
 
 
 def report(title: str, made: FittedMap, fitted: Fitted, guarantees: Sequence[str]) -> None:
@@ -279,7 +336,6 @@ def _parser() -> OneLineParser:
     )
     parser.add_argument(
         "--promise",
-        default="all-true",
         metavar="{all-true,share,errors}",
         help="what it is about: with that probability all kept rows of a group are true, or at least a --share of them "
         "is; or the kept false rows are on average at most a share of 1 minus that probability of all rows "
@@ -294,12 +350,10 @@ def _parser() -> OneLineParser:
         "--judge",
         metavar="COL",
         help="column of a judge's labels of all rows, of which --label has people's for some: map and thresholds from "
-        "both, corrected for the judge's errors",
+        'both, corrected for the judge\'s errors; with --feedback the column of the calibration, or "" for none',
     )
-    parser.add_argument("--share", type=float, default=1.0, help="for --promise share, the share that is true")
-    parser.add_argument(
-        "--true_from", type=float, default=0.5, metavar="F", help="label from which a row is true (default: 0.5)"
-    )
+    parser.add_argument("--share", type=float, help="for --promise share, the share that is true (default: 1)")
+    parser.add_argument("--true_from", type=float, metavar="F", help="label from which a row is true (default: 0.5)")
     parser.add_argument("--draws", type=int, default=_DRAWS, help="bootstrap draws behind the intervals, at least 1")
     parser.add_argument("--out", metavar="DIR", help="folder to write (default: NAME.calibration beside the file)")
     parser.add_argument("--redo", action="store_true", help="replace what an earlier call has written there")

@@ -170,20 +170,35 @@ def named_columns(calibration: ScoreCalibration, columns: Columns) -> Columns:
     group: str | None = columns.group if columns.group is not None else calibration.group
     if not group and columns.group is None and calibration.fitted.passages < calibration.fitted.sentences:
         group = None  # it was made in Python, of groups in a column that it does not know
-    columns = replace(columns, group=group, label=columns.label or calibration.label or None)
-    if columns.methods:  # named, to be measured beside what the calibration makes of its own
-        return columns
+    # The scale of labels belongs to their column; the judge is named by --judge, "" for none.
+    same_label = columns.label in (None, calibration.label)
+    columns = replace(
+        columns,
+        group=group,
+        label=columns.label or calibration.label or None,
+        label_scale=columns.label_scale or (calibration.label_scale if same_label else None),
+    )
     scales = list({column.scale for column in calibration.columns if column.kind == "confidence"})
     if len(scales) > 1:
         raise LovecError(
             f"the columns {', '.join(keys('confidence'))} of the calibration have different scales, expected the same, "
             "as of a table; apply it in Python"
         )
+    if scales and columns.confidence_scale is not None and columns.confidence_scale != (scales[0] or 1):
+        fitted = "numbers as they are" if scales[0] is None else f"confidences up to {scales[0]:g}"
+        raise LovecError(
+            f"--confidence_scale is {columns.confidence_scale:g}, and the calibration was fitted to {fitted}; leave it "
+            "out"
+        )
+    scale = scales[0] if scales else columns.confidence_scale
+    if columns.methods:  # named, to be measured beside what the calibration makes of its own
+        own = set(columns.confidence) <= set(keys("confidence"))
+        return replace(columns, confidence_scale=scale if own else columns.confidence_scale)
     return replace(
         columns,
         confidence=keys("confidence"),
         uncertainty=keys("uncertainty"),
-        confidence_scale=scales[0] if scales and scales[0] is not None else columns.confidence_scale,
+        confidence_scale=scale,
         by=calibration.by or None,
     )
 

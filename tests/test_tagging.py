@@ -510,7 +510,9 @@ def test_importing_lovec_loads_no_torch() -> None:
         ((5,), "text is 5, expected a text"),
         ((["A.", None],), "text is None, expected a text"),
         (("A \ud800.",), r"text is 'A \\ud800\.', expected a text that UTF-8 can encode"),
-        ((b"A.",), "text is 65, expected a text"),
+        ((b"A.",), "text is b'A.', expected a text"),
+        (({"id": "a"},), "text is {'id': 'a'}, expected a text"),  # what `lovec.tag` has returned, say
+        (("A.", {"id": "a"}), "question is {'id': 'a'}, expected a text"),
         (("A.", 7), "question is 7, expected a text"),
     ],
 )

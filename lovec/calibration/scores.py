@@ -163,6 +163,7 @@ class ScoreCalibration(FittedMap):
         kinds: guarantees for each kind.
         judge: column of a judge's labels that were used beside people's; "" for none.
         label: column of the labels; "" where it is not known, or with a layout.
+        label_scale: the highest label, by which labels are divided; None where they are from 0 to 1.
     """
 
     columns: Annotated[tuple[Column, ...], Within(most=_MOST_COLUMNS)]
@@ -173,6 +174,7 @@ class ScoreCalibration(FittedMap):
     kinds: Annotated[tuple[KindGuarantee, ...], Within(most=_MOST_OF_KINDS)] = ()
     judge: str = ""
     label: str = ""
+    label_scale: Annotated[float, Within(1e-6, 1e6)] | None = None
 
     def __post_init__(self) -> None:
         names = tuple(column.key for column in self.columns)
@@ -317,8 +319,8 @@ class ScoreCalibration(FittedMap):
             raise wrong("a calibration of scores", data, f"an object whose kind is {_KIND!r}")
         if data.get("version") != _VERSION:
             raise wrong("version of a calibration", data.get("version"), str(_VERSION))
-        # Files of earlier versions lack the judge and the label, which they did not know.
-        known = {"judge": "", "label": ""} | {
+        # Files of earlier versions lack the judge, the label and its scale, which they did not know.
+        known = {"judge": "", "label": "", "label_scale": None} | {
             name: value for name, value in data.items() if name not in ("kind", "version")
         }
         return read_object(cls, known)
@@ -389,6 +391,7 @@ def calibrate_columns(
     layout: str | None = None,
     group: str = "",
     label: str = "",
+    label_scale: float | None = None,
     by: tuple[str, Sequence[str]] | None = None,
     judge: tuple[str, ArrayLike] | None = None,
     data: Iterable[str] = (),
@@ -415,6 +418,7 @@ def calibrate_columns(
         layout: see ``ScoreCalibration``.
         group: see ``ScoreCalibration``.
         label: see ``ScoreCalibration``.
+        label_scale: see ``ScoreCalibration``.
         by: name of the column that says the kind of each row, and the kinds, [N]: each kind gets guarantees of its own.
         judge: name of the column of a judge's labels, and these, [N], NaN where it cannot tell. Of a single column of
             scores, maps and thresholds are then fitted to both, see ``lovec.calibration.judged``, unless people have
@@ -487,6 +491,7 @@ def calibrate_columns(
         layout=layout,
         group=group,
         label=label,
+        label_scale=label_scale,
         sources=tuple(sources),
         by="" if by is None else by[0],
         judge="" if judge is None or rows is None else judge[0],

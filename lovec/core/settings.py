@@ -210,6 +210,7 @@ def _option(name: str, annotation: Any, names: dict[str, Any]) -> Option:
 
 
 _SEVERAL = (list, tuple, Sequence)
+_ARGUMENTS = "_made_with"  # attribute of objects whose classes check their arguments: these, by name
 
 
 def _parts(hint: Any) -> Iterator[Any]:
@@ -238,6 +239,7 @@ def checked(names: str = "{}") -> Callable[[T], T]:
         if (plain := vars(kind).get("__init__")) is None:
             return kind
         order = [given.name for given in _parameters(plain)][1:]
+        defaults = {given.name: given.default for given in _parameters(plain) if given.default is not given.empty}
         options: dict[str, Option] = {}
 
         @wraps(plain)
@@ -245,15 +247,37 @@ def checked(names: str = "{}") -> Callable[[T], T]:
             if not options:  # read late: an annotation may name what its module defines below the class
                 options.update(_options(plain))
             form = names.replace("{kind}", type(self).__name__)
-            for name, value in chain(zip(order, args, strict=False), kwargs.items()):
+            given = dict(zip(order, args, strict=False)) | kwargs
+            for name, value in given.items():
                 if (option := options.get(name)) is not None:
                     option.check(value, form)
+            if hasattr(self, "__dict__"):  # the arguments of a subclass count, those that it hands on beside them
+                made_with = vars(self).get(_ARGUMENTS, {})
+                vars(self)[_ARGUMENTS] = defaults | given | made_with
             plain(self, *args, **kwargs)
 
         kind.__init__ = init
         return kind
 
     return mark
+
+
+def decisive_arguments(made: Any) -> Mapping[str, Any] | None:
+    """Return the arguments that an object was made with, without those on which no result depends.
+
+    Args:
+        made: any object.
+
+    Returns:
+        The arguments by name, with defaults where none were given; None for an object of a class that does not check
+        its arguments by their declarations.
+    """
+    given = getattr(made, "__dict__", {}).get(_ARGUMENTS)
+    if given is None:
+        return None
+    kind: Callable[..., Any] = type(made)
+    options = declared(kind)
+    return {name: value for name, value in given.items() if name not in options or options[name].decides}
 
 
 class CheckedSettings:

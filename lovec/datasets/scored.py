@@ -150,6 +150,12 @@ def read_scored(
     else:
         found = None if columns.methods or columns.label or columns.judge else _recognised(first[0][1])
     said = ""
+    scales = {"confidence_scale": columns.confidence_scale, "label_scale": columns.label_scale}
+    if found is not None and (given := next((n for n, scale in scales.items() if scale not in (None, 1)), None)):
+        raise LovecError(
+            f"--{given} is of tables, and {name} has the layout {found.short}, which says itself what its numbers are; "
+            "leave it out, or name the columns with --confidence and --label"
+        )
     if found is not None:  # reading logs what it read
         collected: dict[str, _Series] = {}
         for record in read_any(path, rows, units=True, layouts=layouts):

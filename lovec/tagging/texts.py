@@ -355,7 +355,8 @@ def _listed(name: str, value: Any) -> list[str | None]:
     """
     if value is None:
         return [None]
-    texts = [value] if isinstance(value, str) or not isinstance(value, Iterable) else list(value)
+    single = isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable)
+    texts = [value] if single else list(value)
     for text in texts:
         if not (isinstance(text, str) and is_text(text)) and not (name == "question" and text is None):
             raise LovecError(f"{name} is {text!r:.60}, expected a text that UTF-8 can encode, or a list of such texts")

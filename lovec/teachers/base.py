@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
+from inspect import isroutine
 from itertools import chain
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, TypeAlias
 
 from lovec.baselines import BaselineResources
@@ -17,7 +18,7 @@ from lovec.core.hub import adapter_folder
 from lovec.core.notices import counted
 from lovec.core.progress import doing
 from lovec.core.provenance import adapter_options, text_digest, weights_digest
-from lovec.core.settings import check_range
+from lovec.core.settings import check_range, decisive_arguments
 from lovec.datasets.jsonl import record_to_dict
 from lovec.policy import Policy
 from lovec.policy.fingerprint import loaded_digest, prompt_part
@@ -85,8 +86,8 @@ class StoredTeacher(Teacher):
     The name of the file is a digest of all that the estimates depend on: the teacher and its settings, the weights of
     base and adapter, the prompts, the settings of samples, and the answers. The options of the adapter stand in the
     file: ``{"adapter": options, "estimates": rows}``; files of earlier versions hold the rows alone. A second run with
-    the same ones reads the file. It is written whole or not at all. A subclass overrides ``settings``, ``adapter`` and
-    ``estimate``.
+    the same ones reads the file. It is written whole or not at all. A subclass overrides ``settings`` and ``estimate``,
+    and ``adapter`` and ``lasting`` where it needs to.
     """
 
     @property
@@ -101,6 +102,10 @@ class StoredTeacher(Teacher):
     @abstractmethod
     def estimate(self, records: Sequence[Record], resources: TeacherResources) -> Estimates:
         """Return estimates of records, computed with the teacher's adapter, which is in use."""
+
+    def lasting(self, resources: TeacherResources) -> bool:
+        """Return whether the estimates that were just made are worth keeping, and not cut short by a failure."""
+        return True
 
     def estimates(self, records: Sequence[Record], resources: TeacherResources) -> Estimates:
         """Return the estimates of records, from the file where there is one.
@@ -127,7 +132,7 @@ class StoredTeacher(Teacher):
             raise LovecError(f"the teacher {name} returned other numbers of estimates than there are sentences")
         for value in (value for row in rows for value in row):
             check_range(f"an estimate of the teacher {name}", value, at_least=0, at_most=1)
-        if path is not None and resources.rank == 0:
+        if path is not None and all(resources.gather(self.lasting(resources))) and resources.rank == 0:
             write_text(path, json.dumps({"adapter": options, "estimates": rows}) + "\n")
         return rows
 
@@ -159,26 +164,40 @@ class StoredTeacher(Teacher):
 
 
 def plain_settings(value: Any) -> Any:
-    """Return the public settings of an object as values of JSON: its class, and its plain attributes by name.
+    """Return what an object was made with as values of JSON: its class, and its settings by name.
 
-    Attributes that begin with an underscore, and objects without plain attributes, are described by their class alone.
+    An object with a text ``fingerprint`` is described by it. Settings are the arguments on which results depend, where
+    the class checks its arguments by their declarations; of another object its public attributes; of what has neither,
+    such as a function, its name or its class alone.
     """
+    return _described(value, ())
+
+
+def _described(value: Any, around: tuple[int, ...]) -> Any:
+    """Return a value as values of JSON, given the ids of the objects that it is part of."""
     if isinstance(value, _PLAIN):
         return value
-    if isinstance(value, list | tuple):
-        return [plain_settings(item) for item in value]
-    if isinstance(value, Mapping):
-        return {str(key): plain_settings(item) for key, item in value.items()}
+    if isinstance(value, PurePath):
+        return str(value)
+    if isinstance(value, type) or isroutine(value):
+        return f"{value.__module__}.{value.__qualname__}"
     name = f"{type(value).__module__}.{type(value).__qualname__}"
+    if id(value) in around:
+        return name
+    around = (*around, id(value))
+    if isinstance(value, list | tuple):
+        return [_described(item, around) for item in value]
+    if isinstance(value, Set):
+        return sorted((_described(item, around) for item in value), key=repr)
+    if isinstance(value, Mapping):
+        return {str(key): _described(item, around) for key, item in value.items()}
     fingerprint = getattr(value, "fingerprint", None)
     if isinstance(fingerprint, str):
         return {"class": name, "fingerprint": fingerprint}
-    attributes = {key: item for key, item in getattr(value, "__dict__", {}).items() if _is_plain(item)}
-    return {"class": name, **{key: plain_settings(item) for key, item in sorted(attributes.items())}}
-
-
-def _is_plain(value: Any) -> bool:
-    return isinstance(value, _PLAIN) or (isinstance(value, list | tuple) and all(map(_is_plain, value)))
+    settings = decisive_arguments(value)
+    if settings is None:
+        settings = {key: item for key, item in getattr(value, "__dict__", {}).items() if not key.startswith("_")}
+    return {"class": name} | {key: _described(item, around) for key, item in sorted(settings.items())}
 
 
 def _interleaved(parts: Sequence[Estimates], count: int) -> Estimates:

@@ -94,7 +94,7 @@ class BaselineTeacher(StoredTeacher):
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """Class and plain attributes of the baseline and of its judge."""
+        """What the baseline and its judge were made with."""
         return self._settings
 
     def adapter(self, resources: TeacherResources) -> str | None:
@@ -160,8 +160,12 @@ class OracleTeacher(StoredTeacher):
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """Class and fingerprint, or plain attributes, of the oracle."""
+        """The fingerprint of the oracle, or what it was made with."""
         return self._settings
+
+    def lasting(self, resources: TeacherResources) -> bool:
+        """Return whether the oracle could rate all that it was asked; what failed is asked again by the next run."""
+        return not getattr(self.oracle or resources.oracle, "failures", None)
 
     def estimate(self, records: Sequence[Record], resources: TeacherResources) -> Estimates:
         """Return the ratings.

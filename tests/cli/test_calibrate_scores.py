@@ -356,6 +356,14 @@ def test_cells_that_are_lists_hold_several_rows(here, capsys):
         ("calibrate labelled.csv --promise_by rarity", 2, "give --keep_factual, too"),
         ("calibrate labelled.csv --keep_factual 1", 1, "--keep_factual is 1"),
         ("calibrate labelled.csv --share 0.5", 1, "--share is 0.5, which only --promise share takes"),
+        (
+            "calibrate labelled.csv --keep_factual 0.8 --share 0.5",
+            1,
+            "--share is 0.5, which only --promise share takes",
+        ),
+        ("calibrate labelled.csv --promise errors", 2, "--promise says what --keep_factual promises; give"),
+        ("calibrate labelled.csv --true_from 0.9", 2, "--true_from says what --keep_factual promises; give"),
+        ("calibrate labelled.csv --promise share --share 0.9", 2, "--promise says what --keep_factual promises; give"),
         ("calibrate labelled.csv --promise none", 1, "--promise is 'none'"),
         ("calibrate labelled.csv --draws 0", 1, "--draws is 0"),
         ("calibrate labelled.csv --out labelled.csv", 1, "the output labelled.csv is also the input"),
@@ -494,6 +502,95 @@ def test_group_and_label_of_a_calibration_are_kept(here, capsys):
     write("new.csv", [{"p_true": row["p_true"], "human_says": row["human_says"]} for row in rows])
     code, said = error_of(capsys, "score", "new.csv", "--calibration", "old.calibration")
     assert code == 1 and "no row has a group in the column 'case_nr'" in said and '--group ""' in said
+
+
+def test_a_promise_that_is_made_again_says_the_same(here, capsys):
+    write("old.csv", made_rows(150))
+    fitted("old.csv", *"--keep_factual 0.8 --promise share --share 0.7 --true_from 0.9".split())
+    new = write("new.csv", made_rows(150, seed=1))
+    for words, expected in (
+        ("", (0.2, "share", 0.7, 0.9)),
+        ("--keep_factual 0.6", (0.4, "share", 0.7, 0.9)),
+        ("--keep_factual 0.6 --share 0.8", (0.4, "share", 0.8, 0.9)),
+        ("--keep_factual 0.6 --promise errors --true_from 0.5", (0.4, "errors", 1.0, 0.5)),
+    ):
+        fitted("old.calibration", "--feedback", new, *words.split(), "--out", "again", "--redo")
+        [found] = lovec.load_calibration("again").guarantees
+        assert (found.alpha, found.kind, found.share, found.true_from) == expected, words
+    words = "--keep_factual 0.6 --promise errors --share 0.8 --out x".split()
+    code, said = error_of(capsys, "calibrate", "old.calibration", "--feedback", new, *words)
+    assert code == 1 and "which only --promise share takes" in said
+    code, said = error_of(capsys, "calibrate", "old.calibration", "--feedback", new, "--true_from", "0.4", "--out", "x")
+    assert code == 2 and "--true_from says what --keep_factual promises" in said
+
+
+def test_the_judge_of_a_calibration_is_kept(here, capsys):
+    rows = [
+        {**row, "human": row["correct"] if at < 160 else "", "gpt": int(row["correct"] or at % 5 == 0)}
+        for at, row in enumerate(made_rows(200))
+    ]
+    write("old.csv", rows)
+    words = "--confidence p_true --label human --judge gpt --keep_factual 0.8 --promise errors".split()
+    fitted("old.csv", *words)
+    fitted("old.calibration", "--feedback", "old.csv", "--out", "new")
+    old, new = (lovec.load_calibration(name) for name in ("old.calibration", "new"))
+    assert new.judge == "gpt" and new.guarantees == old.guarantees and new.guarantees[0].certainty == 0.9
+    fitted("old.calibration", "--feedback", "old.csv", "--judge", "", "--out", "alone")
+    alone = lovec.load_calibration("alone")
+    assert alone.judge == "" and alone.guarantees[0].certainty is None
+    write("without.csv", [{name: value for name, value in row.items() if name != "gpt"} for row in rows])
+    code, said = error_of(capsys, "calibrate", "old.calibration", "--feedback", "without.csv", "--out", "x")
+    assert code == 1 and "'gpt'" in said
+
+
+def test_the_scale_of_confidences_is_that_of_the_calibration(here, capsys):
+    rows = [{**row, "rating": round(100 * float(str(row["p_true"])), 1)} for row in made_rows(100)]
+    write("old.csv", rows)
+    for name, more, other in (("ranks", [], "100"), ("scaled", ["--confidence_scale", "100"], "10")):
+        fitted("old.csv", "--confidence", "rating", "--keep_factual", "0.8", *more, "--out", name)
+        found = []
+        for words in ([], ["--confidence", "rating"], more):
+            assert main(["score", "old.csv", "--calibration", name, "--draws", "0", "--redo", *words]) == 0
+            found.append(json.loads(Path("old.score/results.json").read_text())["rows"])
+        assert found[0] == found[1] == found[2]
+        for command in (["score", "old.csv", "--calibration", name], ["calibrate", name, "--feedback", "old.csv"]):
+            code, said = error_of(capsys, *command, "--confidence_scale", other, "--out", "x")
+            assert code == 1 and f"--confidence_scale is {other}, and the calibration was fitted to" in said
+
+
+def test_the_scale_of_labels_is_that_of_the_calibration(here, capsys):
+    rows = [{**row, "correct": 2 * int(str(row["correct"]))} for row in made_rows(100)]
+    write("old.csv", rows)
+    # none of the new rows is wholly true
+    write(
+        "new.csv",
+        [{**row, "correct": int(int(str(row["correct"])) > 0), "other": at % 2} for at, row in enumerate(rows)],
+    )
+    words = "--keep_factual 0.8 --promise errors --true_from 0.9".split()
+    fitted("old.csv", "--label_scale", "2", *words)
+    fitted("old.calibration", "--feedback", "new.csv", "--out", "without")
+    fitted("old.calibration", "--feedback", "new.csv", "--label_scale", "2", "--out", "with")
+    without, given = (lovec.load_calibration(name) for name in ("without", "with"))
+    assert without.label_scale == given.label_scale == 2 and without.guarantees == given.guarantees
+    assert without.guarantees[0].kept < 0.5
+    assert main(["score", "new.csv", "--calibration", "old.calibration", "--draws", "0"]) == 0
+    rows = json.loads(Path("new.score/results.json").read_text())["rows"]
+    assert all(row["metrics"]["mean_factuality"] < 0.5 for row in rows)
+    # the scale belongs to its column
+    fitted("old.calibration", "--feedback", "new.csv", "--label", "other", "--out", "other")
+    assert lovec.load_calibration("other").label_scale is None
+    # files of earlier versions do not know it
+    path = Path("old.calibration/calibration.json")
+    path.write_text(json.dumps({name: v for name, v in json.loads(path.read_text()).items() if name != "label_scale"}))
+    assert lovec.load_calibration("old.calibration").label_scale is None
+
+
+@pytest.mark.parametrize("option", ["--label_scale", "--confidence_scale"])
+def test_a_layout_has_no_scale_of_columns(here, capsys, option):
+    write_records("records.jsonl", answers(30))
+    for command in ("score", "calibrate"):
+        code, said = error_of(capsys, command, "records.jsonl", option, "10")
+        assert code == 1 and f"{option} is of tables, and records.jsonl has the layout" in said
 
 
 def test_the_threshold_before_is_tried_on_the_labels_of_people(here, capsys):

@@ -14,7 +14,7 @@ import pytest
 from lovec.baselines import LinearProbe, PTrue, Words
 from lovec.metrics.functional import brier_score, ece_m, spearman
 from lovec.teachers import BaselineTeacher, Blend, CalibratedStack, PolicyMean
-from lovec.teachers.base import _interleaved, _read, plain_settings
+from lovec.teachers.base import _interleaved, _read
 from lovec.teachers.blend import _alike
 from lovec.types import LovecError, Record, Sentence
 
@@ -167,13 +167,3 @@ def test_shares_of_processes_are_put_in_order() -> None:
     rows: list[list[float | None]] = [[float(i)] for i in range(5)]
     assert _interleaved([rows[0::2], rows[1::2]], 5) == rows
     assert _interleaved([rows[0:1], [], []], 1) == rows[:1]
-
-
-def test_settings_are_plain() -> None:
-    class Judge:
-        def __init__(self) -> None:
-            self.soft, self._private, self.model = True, object(), object()
-
-    described = plain_settings(Judge())
-    assert described["soft"] is True and "model" not in described and "_private" not in described
-    assert plain_settings({"a": (1, None)}) == {"a": [1, None]}

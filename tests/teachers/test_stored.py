@@ -1,0 +1,126 @@
+"""What estimates depend on is in the name of their file, and what failed is not kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tinyrun import loaded, module
+
+from lovec.baselines import LUQ, LinearProbe, NLIJudge, Samples, SelfConsistency, Words
+from lovec.modules import Distil
+from lovec.oracles import OpenAIOracle, SelfJudge
+from lovec.teachers import Estimates, OracleTeacher, Teacher, TeacherResources
+from lovec.teachers.base import plain_settings
+from lovec.types import Record, Sentence
+
+RECORD = Record("a", "Who?", sentences=(Sentence("One."), Sentence("Two.")))
+
+
+class Table:
+    """An oracle that nobody has declared anything of."""
+
+    def __init__(self, ratings: dict[str, float], path: Path | None = None) -> None:
+        self.ratings, self.path, self.itself, self._private = ratings, path, self, object()
+
+
+@pytest.mark.parametrize(
+    ("kind", "first", "second"),
+    [
+        (OpenAIOracle, {"model": "m"}, {"model": "n"}),
+        (OpenAIOracle, {"model": "m"}, {"model": "m", "base_url": "http://localhost/v1"}),
+        (OpenAIOracle, {"model": "m"}, {"model": "m", "evidence_tokens": 10}),
+        (OpenAIOracle, {"model": "m"}, {"model": "m", "evidence_cut": "head"}),
+        (
+            OpenAIOracle,
+            {"model": "m", "parameters": {"effort": "low"}},
+            {"model": "m", "parameters": {"effort": "high"}},
+        ),
+        (LUQ, {}, {"samples": 5}),
+        (LUQ, {}, {"judge": NLIJudge("some/model")}),
+        (LUQ, {"judge": NLIJudge("some/model")}, {"judge": NLIJudge("another/model")}),
+        (LinearProbe, {}, {"layers": [2]}),
+        (LinearProbe, {}, {"folds": 3}),
+        (Words, {}, {"least": 4}),
+        (Table, {"ratings": {"x": 0.1}}, {"ratings": {"x": 0.9}}),
+        (Table, {"ratings": {}, "path": Path("a")}, {"ratings": {}, "path": Path("b")}),
+    ],
+)
+def test_what_decides_tells_settings_apart(kind: type, first: dict[str, Any], second: dict[str, Any]) -> None:
+    assert plain_settings(kind(**first)) == plain_settings(kind(**first))
+    assert plain_settings(kind(**first)) != plain_settings(kind(**second))
+
+
+def test_a_default_that_is_given_changes_nothing() -> None:
+    assert plain_settings(LUQ()) == plain_settings(LUQ(judge=None, samples=LUQ().samples))
+
+
+def test_what_decides_nothing_does_not() -> None:
+    oracle = OpenAIOracle("m")
+    described = plain_settings(oracle)
+    assert described == plain_settings(OpenAIOracle("m", concurrency=2, timeout=5, retries=1))
+    oracle.calls, oracle.tokens_in = 7, 100
+    assert plain_settings(oracle) == described
+    probe = LinearProbe()
+    probe.errors[3] = 0.1  # of an earlier fit
+    assert plain_settings(probe) == plain_settings(LinearProbe())
+
+
+def test_all_kinds_of_values_are_described() -> None:
+    def judge() -> None: ...
+
+    assert plain_settings({"a": (1, None), "b": {3, 2}, "c": judge, "d": Samples}) == {
+        "a": [1, None],
+        "b": [2, 3],
+        "c": f"{__name__}.{judge.__qualname__}",
+        "d": "lovec.baselines.samples.Samples",
+    }
+    described = plain_settings(Table({}))
+    assert described["itself"] == described["class"] == f"{__name__}.Table" and "_private" not in described
+    assert plain_settings(SelfConsistency(judge=None))["judge"] is None and "class" in plain_settings(SelfJudge())
+
+
+class Half(Teacher):
+    """Knows nothing."""
+
+    def estimates(self, records: Sequence[Record], resources: TeacherResources) -> Estimates:
+        return [[0.5 for _ in record.sentences] for record in records]
+
+
+@pytest.fixture
+def resources(model: str, adapter: str, tmp_path: Path) -> TeacherResources:
+    objective = loaded(tmp_path, module(Distil, model, adapter, teacher=Half()))
+    return replace(objective.teacher_resources, folder=tmp_path / "teachers")
+
+
+class Flaky:
+    """An oracle behind a server that is down the first time."""
+
+    def __init__(self) -> None:
+        self.failures: dict[str, str] = {}
+        self.calls = 0
+
+    def rate(self, records: Sequence[Record]) -> list[list[float | None]]:
+        self.calls += 1
+        self.failures = {"a": "the server does not answer"} if self.calls == 1 else {}
+        return [[None if self.failures else 0.5 for _ in record.sentences] for record in records]
+
+
+def test_what_an_oracle_could_not_rate_is_asked_again(resources: TeacherResources) -> None:
+    oracle = Flaky()
+    teacher = OracleTeacher(oracle)  # type: ignore[arg-type]
+    assert teacher.estimates([RECORD], resources) == [[None, None]]
+    assert teacher.estimates([RECORD], resources) == [[0.5, 0.5]]
+    assert teacher.estimates([RECORD], resources) == [[0.5, 0.5]] and oracle.calls == 2  # the second is kept
+
+
+def test_what_another_process_could_not_have_rated_is_asked_again(resources: TeacherResources) -> None:
+    oracle = Flaky()
+    oracle.calls = 1
+    teacher = OracleTeacher(oracle)  # type: ignore[arg-type]
+    elsewhere = replace(resources, gather=lambda part: [part, False] if isinstance(part, bool) else [part])
+    assert teacher.estimates([RECORD], elsewhere) == teacher.estimates([RECORD], resources) == [[0.5, 0.5]]
+    assert oracle.calls == 3

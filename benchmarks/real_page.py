@@ -106,7 +106,7 @@ def readme_table(results: Mapping[str, Any]) -> str:
                 ]
                 if set(cells) != {"-"}:
                     lines.append(f"| {name} | {' | '.join(cells)} |")
-    return "\n".join([*lines, "", _caption(results, data)])
+    return "\n".join([*lines, "", _caption(results, data, intervals=False)])
 
 
 def page(results: Mapping[str, Any]) -> str:
@@ -210,8 +210,14 @@ def _interval(results: Mapping[str, Any], **place: Any) -> Mapping[str, Any]:
     return next((entry for entry in results["intervals"] if place.items() <= entry.items()), {})
 
 
-def _caption(results: Mapping[str, Any], data: str) -> str:
-    """Return in one line what was run: seeds, sentences, dates, commits, versions and machines."""
+def _caption(results: Mapping[str, Any], data: str, intervals: bool = True) -> str:
+    """Return in one line what was run: seeds, sentences, dates, commits, versions and machines.
+
+    Args:
+        results: all results.
+        data: the data set.
+        intervals: whether it is about values with intervals.
+    """
     entries = _entries(results, data)
     seeds = sorted({entry["seed"] for entry in entries})
     part = "folds by person" if is_folded(data) else "seeds"
@@ -225,12 +231,11 @@ def _caption(results: Mapping[str, Any], data: str) -> str:
     if runs == "1 seeds":
         runs = "one seed (what differs from seed to seed is in no interval)"
     elif fewer := _with_fewer_seeds(entries, len(seeds)):
-        why = (
-            "compare them with others on the same folds"
-            if is_folded(data)
-            else "their intervals show less variation between seeds"
-        )
-        runs += f" ({fewer}; {why})"
+        if is_folded(data):
+            fewer += "; compare them with others on the same folds"
+        elif intervals:
+            fewer += "; their intervals show less variation between seeds"
+        runs += f" ({fewer})"
     return f"Percent; {runs}, {sentences} test sentences. {texts[0]}, commit {texts[1]}, {versions}; {texts[2]}."
 
 

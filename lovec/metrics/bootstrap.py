@@ -59,6 +59,11 @@ class Interval:
     low: float
     high: float
 
+    @property
+    def excludes_zero(self) -> bool:
+        """Whether 0 lies outside, so that chance does not explain a difference of this interval."""
+        return self.low > 0 or self.high < 0
+
 
 @dataclass(frozen=True, slots=True)
 class Resampled:

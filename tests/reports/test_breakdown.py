@@ -13,6 +13,7 @@ from lovec.reports.cells import CellMaker
 from lovec.reports.histogram import histogram
 from lovec.reports.lead import Gain, lead_of, provenance
 from lovec.reports.overlay import histogram_overlay, reliability_overlay, risk_overlay
+from lovec.reports.page import page
 from lovec.reports.paper_tables import report_tables
 from lovec.reports.reliability import reliability
 from lovec.reports.risk_coverage import risk_curve
@@ -110,6 +111,28 @@ def test_a_gain_says_what_the_interval_allows():
     assert Gain("x", 0.01, -0.01, 0.03).verdict == "no clear difference"
     assert Gain("x", 0.01, -0.01, 0.03).text == "1.0 (-1.0 to 3.0)"
     assert (Gain("x", -0.02).text, Gain("x", -0.02).verdict) == ("2.0", "worse")
+
+
+def test_methods_tested_on_other_questions_are_named_as_not_compared(tmp_path):
+    tests = (("DPO", "method", (9, 2), slice(16)), ("SFT", "method", (7, 4), slice(16, None)))
+    tests += (("Vanilla", "baseline", (10, 10), slice(16, None)),)
+    for name, kind, scores, part in tests:
+        records = tagged(scores)[part]
+        place = "people", "iterative", "sentence", "stated", 3, 2 * len(records), {"brier": brier(records)}
+        folder = tmp_path / name / "test"
+        write_results(folder / "results.json", [ResultRow(name, kind, *place, file="own.jsonl")])
+        write_records(folder / "own.jsonl", records)
+    run = read_run(tmp_path)
+    lead = lead_of(CellMaker(run, draws=60))
+    assert (lead.method, lead.level_with, lead.not_compared) == ("DPO", (), ("SFT",))
+    (gain,) = lead.places[0].gains
+    assert gain.verdict == "not compared" and gain.text == f"{100 * gain.value:.1f}"
+    html = page("T", ["a"], [], [], [], lead=lead)
+    assert "Not compared with SFT: other questions, or no tagged answers." in html
+    assert "</b> lower than Vanilla, not compared: other questions, or no tagged answers</li>" in html
+    assert "No clear difference" not in html and "better" not in html.partition("<h1>")[2].partition("<script>")[0]
+    unasked = lead_of(CellMaker(run, draws=0))
+    assert unasked.not_compared == () and unasked.places[0].gains[0].verdict == "better"
 
 
 def test_without_draws_or_records_nothing_is_said_of_chance(run, tmp_path):

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from lovec.core.files import atomic_folder, write_text
 from lovec.core.notices import counted
+from lovec.core.shown import one_line
 from lovec.datasets.scored import ScoredFile, ScoredMethod
 from lovec.metrics.bootstrap import Interval, draws_of, mean_interval, measure
 from lovec.metrics.grouped import GroupedPairs, group_means, ranks
@@ -175,7 +176,7 @@ def print_scores(scores: Scores, console: Console | None = None) -> None:
         console.print()
         print_table(judged_table(scores.judged), console, intervals=True)
     for note in scores.notes:
-        console.print(note, markup=False, highlight=False, soft_wrap=True)
+        console.print(one_line(note), markup=False, highlight=False, soft_wrap=True)
 
 
 def write_scores(scores: Scores, folder: Path, title: str, foot: str, others: Mapping[str, str] | None = None) -> str:

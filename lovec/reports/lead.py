@@ -13,7 +13,7 @@ from lovec.metrics.risk import thresholds
 from lovec.reports.cells import CellMaker, in_domain, levels_of
 from lovec.reports.runs import RunResults, stored_readout
 from lovec.reports.texts import MAIN_READOUT, MODE_TITLES, READOUT_TITLES
-from lovec.types import ResultRow
+from lovec.types import ELSEWHERE, MODES, ResultRow
 
 _REFERENCES = (("constant", ""), ("baseline", "Vanilla"))  # kinds and names of what a method is compared with
 
@@ -106,7 +106,7 @@ class Lead:
         mode: the first mode.
         readout: the readout, the same as in the main table; another one only where no method has that.
         compared: number of trained methods (or else of baselines) that it was chosen from.
-        trained: whether these were trained.
+        trained: whether these were trained; False for baselines, and for scores made elsewhere.
         level_with: the other methods among them whose difference to it may be chance: the interval holds 0.
         places: one per domain, the first one first.
         not_compared: the other methods among them of whose difference to it nothing is known, though intervals were
@@ -126,6 +126,11 @@ class Lead:
     def readout_title(self) -> str:
         """The readout in words."""
         return READOUT_TITLES.get(self.readout, self.readout)
+
+    @property
+    def compared_words(self) -> str:
+        """What it was chosen from, in words."""
+        return "trained methods" if self.trained else "methods" if self.mode == ELSEWHERE else "baselines"
 
     @property
     def mode_title(self) -> str:
@@ -150,7 +155,7 @@ def lead_of(cells: CellMaker) -> Lead | None:
             found = {row.method: cells.difference(best, row, "brier") for row in others}
             level = tuple(name for name, difference in found.items() if difference and not difference.excludes_zero)
             unknown = tuple(name for name, difference in found.items() if difference is None)
-            trained = kind == "method"
+            trained = kind == "method" and best.mode in MODES
             return Lead(best.method, best.mode, best.readout, len(candidates), trained, level, places, unknown)
     return None
 

@@ -40,7 +40,7 @@ from lovec.reports.table import (
     write_table,
 )
 from lovec.reports.texts import texts
-from lovec.types import LovecError, ResultRow
+from lovec.types import ELSEWHERE, LovecError, ResultRow
 
 _LEVEL = 0.95
 _USES = {"probability": "calibration", "order": "ranking", "labels": "labels"}
@@ -233,7 +233,7 @@ def _plots(scores: Scores, folder: Path) -> Iterable[Picture]:
 def _result_rows(scores: Scores) -> Iterable[ResultRow]:
     for row in scores.measured:
         metrics = {name: None if interval is None else interval.value for name, interval in row.values.items()}
-        yield ResultRow(row.method, "method", "scored", "iterative", row.level, "stated", None, row.n, metrics)
+        yield ResultRow(row.method, "method", "scored", ELSEWHERE, row.level, "stated", None, row.n, metrics)
 
 
 def _named(files: Sequence[ScoredFile]) -> dict[str, ScoredMethod]:

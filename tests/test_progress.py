@@ -18,7 +18,9 @@ def test_what_is_done_is_told_from_the_outside_inwards() -> None:
     assert status() == ""
 
 
-def test_a_note_does_not_steer_the_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_note_does_not_steer_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.delenv(progress.QUIET, raising=False)
     progress.note("column \x1b[31mred")
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)

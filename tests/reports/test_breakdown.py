@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -13,11 +14,12 @@ from lovec.reports.cells import CellMaker
 from lovec.reports.histogram import histogram
 from lovec.reports.lead import Gain, lead_of, provenance
 from lovec.reports.overlay import histogram_overlay, reliability_overlay, risk_overlay
-from lovec.reports.page import page
+from lovec.reports.page import method_answers, page
 from lovec.reports.paper_tables import report_tables
 from lovec.reports.reliability import reliability
 from lovec.reports.risk_coverage import risk_curve
 from lovec.reports.runs import read_run
+from lovec.reports.shown import Place
 from lovec.types import LovecError, Record, ResultRow, Sentence
 
 QUESTIONS = 24
@@ -133,6 +135,20 @@ def test_methods_tested_on_other_questions_are_named_as_not_compared(tmp_path):
     assert "No clear difference" not in html and "better" not in html.partition("<h1>")[2].partition("<script>")[0]
     unasked = lead_of(CellMaker(run, draws=0))
     assert unasked.not_compared == () and unasked.places[0].gains[0].verdict == "better"
+
+
+def test_no_text_of_a_page_changes_its_direction(cells):
+    turned = "name \u202e eman\x1b"
+    place = replace(report_tables(cells.run, draws=0)[0], title=turned, notes=(turned,), interval_note=turned)
+    place = replace(place, lines=tuple(replace(line, name=turned, section=turned) for line in place.lines))
+    answers = method_answers(turned + "x" * 80, turned, tagged((9, 2), turned)[:1], 1)
+    places = [Place(turned, turned, "stated", replace(place, name="place"), ())]
+    sources = [(turned, turned)]
+    html = page(turned, [turned], [place], [], [answers], [turned], turned, provenance=sources, places=places)
+    assert "\u202e" not in html and "\x1b" not in html and "name \ufffd eman\ufffd" in html
+    assert "\\u202e" not in html  # in the keys that the script compares
+    (name,) = re.findall('data-name="(.*?)"', html)
+    assert len(name) == 60 and name.endswith("x…")  # what the script lists
 
 
 def test_without_draws_or_records_nothing_is_said_of_chance(run, tmp_path):

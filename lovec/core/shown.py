@@ -1,4 +1,4 @@
-"""Texts of a model or a stranger, made safe to show: what could steer a terminal or change their direction is replaced."""
+"""Texts of a model or a stranger, made safe to show: what steers a terminal or changes their direction is replaced."""
 
 from __future__ import annotations
 

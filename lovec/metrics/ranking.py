@@ -146,13 +146,13 @@ def order_within(confidence: Values, factuality: Values, group: Tensor) -> Tenso
     order = order[level[order].argsort(stable=True)]
     bits = int(place.max()).bit_length() if len(place) else 0
     key = ((of << bits) + place)[order]  # pairs of different groups differ above the bits that are looked at
-    above = _in_order(key, torch.ones_like(key, dtype=torch.float64)[None], bits)[0]
+    above = _in_order(key, torch.ones_like(key, dtype=torch.float64)[None], bits).sum()
     return (above + tied / 2) / comparable
 
 
 def _pairs_alike(*keys: Tensor) -> Tensor:
     """Return the number of pairs of rows, each with itself counted half, that are alike in all keys, each [N]."""
-    count = torch.unique(torch.stack(keys), dim=1, return_counts=True)[1].double()
+    count: Tensor = torch.unique(torch.stack(keys), dim=1, return_counts=True)[1].double()
     return count.square().sum() / 2
 
 

@@ -81,7 +81,7 @@ def further_table(cells: CellMaker) -> Table | None:
 
 def diagnostics_table(cells: CellMaker) -> Table | None:
     """Return the table of what the answers and their scores are like; None if none of it was measured."""
-    rows = list(_sections(cells.run, reversed(MODE_TITLES), ("ablation", "recalibrated", "hybrid", "constant")))
+    rows = list(_sections(cells.run, reversed(list(MODE_TITLES)), ("ablation", "recalibrated", "hybrid", "constant")))
     names = [name for name in _DIAGNOSTICS if any(row.metrics.get(name) is not None for _, row in rows)]
     if {*names} <= {"mean_factuality", "malformed"}:
         return None

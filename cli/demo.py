@@ -6,6 +6,7 @@ import gc
 import io
 import json
 import os
+import shlex
 import shutil
 import textwrap
 import time
@@ -219,10 +220,16 @@ def run(words: list[str]) -> None:
     best = options.out / TRAINED.get(best_method(shown) or "SFT", FIRST)
     if data == ATLAS:
         show_answers(best)
-    say_next(
-        (f"lovec serve --adapter {best}", "a page to try it, and an endpoint"),
-        (f"lovec tag page.txt --adapter {best}", "a confidence for each sentence of a text"),
-        (f"lovec calibrate {best}", "fit confidences to how often sentences are true"),
+    say_next(*next_steps(best))
+
+
+def next_steps(adapter: Path) -> tuple[tuple[str, str], ...]:
+    """Return the commands that can be run on an adapter, as they are typed in a shell, and what each is for."""
+    folder = shlex.quote(str(adapter))
+    return (
+        (f"lovec serve --adapter {folder}", "a page to try it, and an endpoint"),
+        (f"lovec tag page.txt --adapter {folder}", "a confidence for each sentence of a text"),
+        (f"lovec calibrate {folder}", "fit confidences to how often sentences are true"),
     )
 
 

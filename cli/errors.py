@@ -10,6 +10,7 @@ from importlib import import_module
 from inspect import signature
 from typing import Any
 
+from lovec.core import shown
 from lovec.core.notices import nearest
 from lovec.core.plugins import PluginError, plugins
 from lovec.types import LovecError
@@ -70,8 +71,8 @@ def unknown(kind: str, word: str, known: Iterable[str], listed: bool = False) ->
 
 
 def one_line(error: object) -> str:
-    """Return the text of an error with every run of white space replaced by one space."""
-    return " ".join(str(error).split())
+    """Return the text of an error as one line that is safe to print, with one space for every run of white space."""
+    return shown.one_line(str(error))
 
 
 def system_error(error: Exception) -> str | None:

@@ -81,7 +81,7 @@ def run(words: list[str]) -> None:
     folder = shlex.quote(str(options.out))
     given = f"--model {folder}" if options.merged else f"--adapter {folder}"
     stored = resolve_model(source.base) if is_gguf(source.base) else source.base
-    vllm = folder if options.merged else f"{stored} --enable-lora --lora-modules lovec={folder}"
+    vllm = folder if options.merged else f"{shlex.quote(str(stored))} --enable-lora --lora-modules lovec={folder}"
     say_next(
         (f"lovec tag page.txt {given}", "a confidence for each sentence of a text"),
         (f"vllm serve {vllm}", "serve it with vLLM"),

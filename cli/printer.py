@@ -16,6 +16,8 @@ from lovec.tags import SOURCE_WORDS, TagFormat, render
 from lovec.text.clauses import whole_confidence
 from lovec.types import Keeps, LovecError, Record, Sentence
 
+_HEADING = 200  # characters of a line above a document
+
 
 class Printer:
     """Prints tagged documents, sentence by sentence, in the order of the documents.
@@ -83,7 +85,7 @@ class Printer:
         record = self._records[self._at]
         self._breaks, self._gap, self._begun = Breaks("" if self._asking else record.answer), "", False
         if self._headings:
-            name = record.question if self._asking else record.id
+            name = display.one_line(record.question if self._asking else record.id, _HEADING)
             self._file.write(f"{chr(10) if self._documents else ''}==> {name} <==\n")
         self._documents += 1
 

@@ -575,6 +575,9 @@ FREE_FORM: Mode = "free-form"
 MODES = (ITERATIVE, FREE_FORM)
 """Ways to tag: "iterative" scores a given text sentence by sentence, "free-form" writes text and scores together."""
 
+ELSEWHERE = "scored"
+"""The mode of rows that no evaluation has made: of confidences and labels that ``lovec score`` has read."""
+
 FittedMode: TypeAlias = Literal["iterative", "free-form", "by source", "free-form by source"]
 """What a calibration is fitted to: the confidences of a way to tag, or those by source of one."""
 
@@ -597,7 +600,7 @@ class ResultRow:
         method: name in tables.
         kind: what the row measures.
         domain: group of the records, such as "in-domain".
-        mode: one of ``MODES``.
+        mode: one of ``MODES``, or ``ELSEWHERE``.
         level: "sentence" or "passage".
         readout: how a confidence is read: "stated" (the score in the tag), "mean" (of the distribution over scores), or
             "deployed" (what users get: after the calibration that lies beside the adapter).

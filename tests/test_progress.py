@@ -18,6 +18,16 @@ def test_what_is_done_is_told_from_the_outside_inwards() -> None:
     assert status() == ""
 
 
+def test_a_note_does_not_steer_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv(progress.QUIET, raising=False)
+    progress.note("column \x1b[31mred")
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    progress.Lines().write("test \x1b]0;owned\x07")
+    assert capsys.readouterr().err == "column \ufffd[31mred\n\rtest \ufffd]0;owned\ufffd\033[K\r"
+
+
 def test_an_activity_that_fails_is_no_longer_spoken_of() -> None:
     with pytest.raises(KeyError), doing("x"):
         raise KeyError

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 
+from lovec.core.shown import visible
+
 EVERY = 10.0
 """Seconds from one line of progress to the next where there is no terminal."""
 
@@ -48,11 +50,16 @@ def note(line: str, end: str = "\n") -> None:
     """Print a line on standard error that is neither a result nor a warning nor an error; none of it where quiet.
 
     Args:
-        line: the line.
+        line: the line; it may hold names from files, so characters that steer a terminal are replaced.
         end: what follows it.
     """
+    _write(f"{visible(line)}{end}")
+
+
+def _write(text: str) -> None:
+    """Write a text on standard error as it is, unless quiet."""
     if not is_quiet():
-        print(f"{line}{end}", end="", file=sys.stderr, flush=True)
+        print(text, end="", file=sys.stderr, flush=True)
 
 
 class Activity:
@@ -181,16 +188,16 @@ class Lines:
             if not sys.stderr.isatty():
                 note(f"lovec: {line}")
             elif last:
-                note(f"\r{line}\033[K")
+                _write(f"\r{visible(line)}\033[K\n")
             else:  # the cursor goes back to the beginning, so that a warning replaces the line
                 line = line[: max(_NARROWEST, shutil.get_terminal_size().columns) - 1]
-                note(f"\r{line}\033[K", end="\r")
+                _write(f"\r{visible(line)}\033[K\r")
 
     def clear(self) -> None:
         """Remove the line of a terminal."""
         if sys.stderr.isatty():
             with self._lock:
-                note("\r\033[K", end="")
+                _write("\r\033[K")
 
     def restart(self) -> None:
         """Count the time to the next line from now on."""

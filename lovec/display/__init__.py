@@ -1,5 +1,6 @@
 """Tagged answers to look at: as an HTML page, in a notebook and on a terminal."""
 
+from lovec.core.shown import one_line, visible
 from lovec.display.marks import (
     BANDS,
     DISAGREEMENT,
@@ -10,10 +11,8 @@ from lovec.display.marks import (
     describe,
     disagrees,
     number,
-    one_line,
     sentence_text,
     source_number,
-    visible,
 )
 from lovec.display.markup import PALETTES, legend_html, notebook_html, page, passage_html, style
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 from rich.text import Text
 
+from lovec.core.shown import visible
 from lovec.tags import thought_length
 from lovec.text.sentences import Places
 from lovec.types import Sentence, ThresholdBy, to_rating
@@ -33,9 +34,6 @@ DISAGREEMENT = 0.3
 TERMINAL: Mapping[str, str] = {"low": "underline bright_red", "middle": "yellow", "high": "none", "none": "dim"}
 """Styles of the bands on a terminal, in the syntax of rich."""
 
-# Control characters except tab and line break; characters that override the direction of text; unpaired surrogates.
-# The marks U+200E and U+200F override nothing, and texts in Arabic or Hebrew need them.
-_UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _BLANK_LINE = re.compile(r"\n[^\S\n]*\n")
 
 
@@ -107,17 +105,6 @@ class Breaks:
             return None
         begin, self._end = self._end, place[1]
         return self._answer[begin : place[0]]
-
-
-def visible(text: str) -> str:
-    """Return the text without characters that steer a terminal, change the direction of text, or are invalid."""
-    return _UNSAFE.sub("\ufffd", text)
-
-
-def one_line(text: str, longest: int) -> str:
-    """Return a text as one `visible` line of at most so many characters; what is cut ends in "…"."""
-    text = " ".join(visible(text).split())
-    return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
 def sentence_text(sentence: Sentence, tag: str | None = None) -> Text:

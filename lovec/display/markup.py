@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lovec.core.notices import counted
+from lovec.core.shown import visible
 from lovec.core.templates import load_template
-from lovec.display.marks import BANDS, DISAGREEMENT, Breaks, band, describe, disagrees, number, source_number, visible
+from lovec.display.marks import BANDS, DISAGREEMENT, Breaks, band, describe, disagrees, number, source_number
 from lovec.text.clauses import sentence_confidences
 from lovec.types import Keeps, Record, Sentence
 

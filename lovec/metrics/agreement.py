@@ -16,6 +16,7 @@ import torch
 
 from lovec.metrics.functional import spearman
 from lovec.metrics.powered import Judged
+from lovec.metrics.records import rounded_mean
 from lovec.types import LovecError, Record, to_rating
 
 BANDS = ("0", "1-3", "4-6", "7-9", "10")
@@ -128,7 +129,7 @@ def agreement(pairs: Mapping[str, Sequence[tuple[float, float]]]) -> Agreement:
     counts = [[0 for _ in BANDS] for _ in BANDS]
     for a, b in ratings:
         counts[bisect_left(_BAND_ENDS, a)][bisect_left(_BAND_ENDS, b)] += 1
-    means = [(fmean(f for f, _ in group), fmean(g for _, g in group)) for group in pairs.values() if group]
+    means = [(rounded_mean([f for f, _ in g]), rounded_mean([f for _, f in g])) for g in pairs.values() if g]
     return Agreement(
         n=len(flat),
         spearman=_spearman(flat),

@@ -59,6 +59,11 @@ class Interval:
     low: float
     high: float
 
+    @property
+    def excludes_zero(self) -> bool:
+        """Whether 0 lies outside, so that chance does not explain a difference of this interval."""
+        return self.low > 0 or self.high < 0
+
 
 @dataclass(frozen=True, slots=True)
 class Resampled:
@@ -473,7 +478,7 @@ def measure(pairs: GroupedPairs, uses: Collection[str], draws: int = 1000, seed:
         LovecError: there is no group, or a value lies outside [0, 1].
     """
     names = [name for name, info in METRICS.items() if info.uses in uses and name in (*BOOTSTRAPPED, *_MEANS)]
-    alone = len(pairs.factuality) <= pairs.groups
+    alone = not bool((torch.bincount(pairs.group) > 1).any())  # groups without a pair say nothing
     names = [name for name in names if not (alone and name == "f1_at_k")]
     binary = bool(((pairs.factuality == 0) | (pairs.factuality == 1)).all())
     same = {"c_index": "auroc"} if binary else {}  # the slow one is the quick one where labels are 0 and 1

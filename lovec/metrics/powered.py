@@ -513,7 +513,9 @@ class _ByBin:
         return min(max(both / spread, 0.0), 1.0) if spread > _NOTHING else 0.0
 
     def weights(self) -> Tensor:
-        """Return lambda for each bin by itself, [B]."""
+        """Return lambda for each bin by itself, [B]; 0 with two groups, which leave nothing to fit it to."""
+        if self.groups < 3:  # the mean and lambda would take all degrees of freedom, and the interval would be infinite
+            return torch.zeros_like(self.mean[0])
         judge = self.seen - self.every
         both, spread = (judge * self.people).sum(0), judge.square().sum(0)
         return (both / spread).clamp(0.0, 1.0).where(spread > _NOTHING, 0.0)

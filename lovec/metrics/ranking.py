@@ -100,9 +100,7 @@ def c_index(confidence: Values, factuality: Values) -> Tensor:
 def c_index_of(pairs: WeightedPairs) -> Tensor:
     """Compute ``c_index`` of every draw, [D], in N log K steps, with K different confidences.
 
-    The pairs are sorted by factuality. Two of them are in the same order by confidence if, at the first bit in which
-    the places of their confidences differ, the earlier one has 0 and the later one 1. So for every bit, and all pairs
-    that share the bits above, the ones count the zeros before them.
+    The pairs are sorted by factuality, and `_in_order` counts those that are in the same order by confidence.
     """
     layout, n = pairs.layout, pairs.n
     _, place = layout.by_confidence
@@ -114,15 +112,8 @@ def c_index_of(pairs: WeightedPairs) -> Tensor:
     # Equally true pairs stand with the higher confidence first, so that none of them is counted.
     order = place.argsort(descending=True, stable=True)
     order = order[layout.factuality[order].argsort(stable=True)]
-    above = torch.zeros_like(n)
-    for bit in range(int(place.max()).bit_length() if len(place) else 0):
-        rows = order[(place[order] >> (bit + 1)).argsort(stable=True)]
-        group = place[rows] >> (bit + 1)
-        one = ((place[rows] >> bit) & 1).double()
-        weight = pairs.weight[:, rows]
-        zeros = torch.nn.functional.pad((weight * (1.0 - one)).cumsum(1), (1, 0))
-        start = torch.searchsorted(group, group)
-        above += (weight * one * (zeros[:, 1:] - zeros[:, start])).sum(1)
+    bits = int(place.max()).bit_length() if len(place) else 0
+    above = _in_order(place[order], pairs.weight[:, order], bits)
     return (above + tied / 2) / comparable
 
 
@@ -145,15 +136,47 @@ def order_within(confidence: Values, factuality: Values, group: Tensor) -> Tenso
         LovecError: see ``lovec.metrics.functional.checked_pair``.
     """
     confidence, factuality = checked_pair(confidence, factuality)
-    right = total = confidence.new_zeros(())
-    for number in torch.unique(group[group >= 0]).tolist():
-        inside = group == number
-        levels = torch.unique(factuality[inside], return_counts=True)[1].double()
-        comparable = (levels.sum().square() - levels.square().sum()) / 2
-        if comparable:
-            right = right + comparable * c_index(confidence[inside], factuality[inside])
-            total = total + comparable
-    return right / total
+    known = group >= 0
+    of = torch.unique(group[known], return_inverse=True)[1]
+    place = torch.unique(confidence[known], return_inverse=True)[1]
+    level = torch.unique(factuality[known], return_inverse=True)[1]
+    comparable = _pairs_alike(of) - _pairs_alike(of, level)
+    tied = _pairs_alike(of, place) - _pairs_alike(of, place, level)  # equal confidences, different factualities
+    order = place.argsort(descending=True, stable=True)  # as in c_index_of
+    order = order[level[order].argsort(stable=True)]
+    bits = int(place.max()).bit_length() if len(place) else 0
+    key = ((of << bits) + place)[order]  # pairs of different groups differ above the bits that are looked at
+    above = _in_order(key, torch.ones_like(key, dtype=torch.float64)[None], bits).sum()
+    return (above + tied / 2) / comparable
+
+
+def _pairs_alike(*keys: Tensor) -> Tensor:
+    """Return the number of pairs of rows, each with itself counted half, that are alike in all keys, each [N]."""
+    count: Tensor = torch.unique(torch.stack(keys), dim=1, return_counts=True)[1].double()
+    return count.square().sum() / 2
+
+
+def _in_order(key: Tensor, weight: Tensor, bits: int) -> Tensor:
+    """Return the weight of the pairs of rows whose earlier one has the lower key, and that share the bits above, [D].
+
+    Two rows are in order if, at the first bit in which their keys differ, the earlier one has 0 and the later one 1.
+    So for every bit, and all rows that share the bits above, the ones count the zeros before them.
+
+    Args:
+        key: [N], integers from 0.
+        weight: of each row in each draw, [D, N].
+        bits: number of low bits in which keys may differ; rows that differ above them are not compared.
+    """
+    total = weight.new_zeros(len(weight))
+    for bit in range(bits):
+        rows = (key >> (bit + 1)).argsort(stable=True)
+        group = key[rows] >> (bit + 1)
+        one = ((key[rows] >> bit) & 1).double()
+        here = weight[:, rows]
+        zeros = torch.nn.functional.pad((here * (1.0 - one)).cumsum(1), (1, 0))
+        start = torch.searchsorted(group, group)
+        total += (here * one * (zeros[:, 1:] - zeros[:, start])).sum(1)
+    return total
 
 
 def auarc(confidence: Values, factuality: Values) -> Tensor:

@@ -120,7 +120,7 @@ def passage_pairs(records: Iterable[Record], readout: str) -> tuple[list[float],
     for record in records:
         confidences, factualities, missing = sentence_pairs([record], readout)
         if confidences:
-            pairs.append((_mean(confidences), _mean(factualities)))
+            pairs.append((rounded_mean(confidences), rounded_mean(factualities)))
         elif missing or not record.sentences:
             malformed += 1
     return [c for c, _ in pairs], [f for _, f in pairs], malformed
@@ -219,6 +219,6 @@ def _total(values: Iterable[float]) -> Total:
     return math.fsum(values), len(values)
 
 
-def _mean(values: Sequence[float]) -> float:
+def rounded_mean(values: Sequence[float]) -> float:
     """Return the mean rounded to 12 digits: three times 0.7 and four times 0.7 must tie, or ranks are made of noise."""
     return round(math.fsum(values) / len(values), 12)

@@ -10,14 +10,14 @@ import json
 import os
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from lovec.core.files import write_text
 from lovec.metrics.table import METRICS, MetricInfo, finite
-from lovec.types import LovecError, ResultRow
+from lovec.types import ELSEWHERE, LovecError, ResultRow
 
 COUNTED_MISSING = {"missing": "confidence 0"}
 """What ``Results.about`` says where sentences without a confidence are measured as ones that state 0."""
@@ -95,7 +95,7 @@ def read_results(path: str | os.PathLike[str]) -> Results:
         raise LovecError(f"{path} is not JSON: {error}") from error
     try:
         user_defined = {entry["name"]: MetricInfo(**entry) for entry in content["metrics"]}
-        rows = tuple(row_from_dict(row) for row in content["rows"])
+        rows = tuple(_named_mode(row_from_dict(row)) for row in content["rows"])
         about = {str(name): str(value) for name, value in content.get("about", {}).items()}
     except (KeyError, TypeError, AttributeError, LovecError) as error:
         raise LovecError(
@@ -124,6 +124,12 @@ def row_from_dict(data: Mapping[str, Any]) -> ResultRow:
         raise LovecError(f"a row of {data['method']!r} has an unknown field {unknown[0]!r}")
     tuples = {name: tuple(data[name]) for name in ("bases", "options") if name in data}
     return ResultRow(**{**data, **tuples})
+
+
+def _named_mode(row: ResultRow) -> ResultRow:
+    """Return a row of ``lovec score`` with the mode that it has now; earlier versions wrote another."""
+    earlier = (row.domain, row.mode, row.seed, row.file) == ("scored", "iterative", None, None)
+    return replace(row, mode=ELSEWHERE) if earlier else row
 
 
 def _git(folder: Path, *words: str) -> str:

@@ -59,7 +59,7 @@ class CellMaker:
         and the answer is no.
         """
         difference = self.difference(first, second, name)
-        return difference is not None and (difference.low > 0 or difference.high < 0)
+        return difference is not None and difference.excludes_zero
 
     def difference(self, first: ResultRow | None, second: ResultRow | None, name: str) -> Interval | None:
         """Return the difference of two rows in a metric, the first less the second, with its paired interval.

@@ -42,7 +42,7 @@ def risk_table(cells: CellMaker) -> Table | None:
     levels = levels_of(record for key in run.files for record in run.tagged_records(*key))
     scores = range(levels // 2, levels)
     lines, rows = [], []
-    for section, row in _sections(run, ("iterative", "free-form"), ("ablation", "recalibrated")):
+    for section, row in _sections(run, MODE_TITLES, ("ablation", "recalibrated")):
         if values := _kept_by_threshold(run, row, scores):
             infos = [METRICS["aurc"], *([_KEPT, METRICS["mean_factuality"]] * len(scores))]
             lines.append(Line(row.method, tuple(map(metric_cell, values, infos)), section))
@@ -66,7 +66,7 @@ def risk_table(cells: CellMaker) -> Table | None:
 def further_table(cells: CellMaker) -> Table | None:
     """Return the table of further metrics of calibration and ranking; None if none of them was measured."""
     infos = [info for info in METRICS.values() if info.detail]
-    rows = list(_sections(cells.run, ("iterative", "free-form"), ("ablation",)))
+    rows = list(_sections(cells.run, MODE_TITLES, ("ablation",)))
     infos = [info for info in infos if any(row.metrics.get(info.name) is not None for _, row in rows)]
     if not infos:
         return None
@@ -81,7 +81,7 @@ def further_table(cells: CellMaker) -> Table | None:
 
 def diagnostics_table(cells: CellMaker) -> Table | None:
     """Return the table of what the answers and their scores are like; None if none of it was measured."""
-    rows = list(_sections(cells.run, ("free-form", "iterative"), ("ablation", "recalibrated", "hybrid", "constant")))
+    rows = list(_sections(cells.run, reversed(list(MODE_TITLES)), ("ablation", "recalibrated", "hybrid", "constant")))
     names = [name for name in _DIAGNOSTICS if any(row.metrics.get(name) is not None for _, row in rows)]
     if {*names} <= {"mean_factuality", "malformed"}:
         return None

@@ -13,7 +13,7 @@ from lovec.metrics.risk import thresholds
 from lovec.reports.cells import CellMaker, in_domain, levels_of
 from lovec.reports.runs import RunResults, stored_readout
 from lovec.reports.texts import MAIN_READOUT, MODE_TITLES, READOUT_TITLES
-from lovec.types import ResultRow
+from lovec.types import ELSEWHERE, MODES, ResultRow
 
 _REFERENCES = (("constant", ""), ("baseline", "Vanilla"))  # kinds and names of what a method is compared with
 
@@ -27,16 +27,21 @@ class Gain:
         value: the other's Brier score less the method's, in [-1, 1].
         low: lower end of its paired bootstrap interval; None without one.
         high: upper end.
+        compared: False where intervals were asked for and this one cannot be had: the two were tested on different
+            questions, or tagged answers are missing.
     """
 
     over: str
     value: float
     low: float | None = None
     high: float | None = None
+    compared: bool = True
 
     @property
     def verdict(self) -> str:
-        """What can be said: "better", "worse", or "no clear difference" where the interval holds 0."""
+        """What can be said: "better", "worse", "no clear difference" where the interval holds 0, or "not compared"."""
+        if not self.compared:
+            return "not compared"
         low, high = (self.value, self.value) if self.low is None or self.high is None else (self.low, self.high)
         return "better" if low > 0 else "worse" if high < 0 else "no clear difference"
 
@@ -44,7 +49,7 @@ class Gain:
     def text(self) -> str:
         """The difference in percentage points with its interval, such as "4.3 (3.2 to 5.4)"; what is worse, too."""
         numbers = [self.value, *(end for end in (self.low, self.high) if end is not None)]
-        if self.verdict == "worse":
+        if self.verdict == "worse" or (self.verdict == "not compared" and self.value < 0):
             numbers = [-self.value, *(-end for end in (self.high, self.low) if end is not None)]
         value, *ends = [f"{100 * number:.1f}" for number in numbers]
         return f"{value} ({' to '.join(ends)})" if ends else value
@@ -101,9 +106,11 @@ class Lead:
         mode: the first mode.
         readout: the readout, the same as in the main table; another one only where no method has that.
         compared: number of trained methods (or else of baselines) that it was chosen from.
-        trained: whether these were trained.
+        trained: whether these were trained; False for baselines, and for scores made elsewhere.
         level_with: the other methods among them whose difference to it may be chance: the interval holds 0.
         places: one per domain, the first one first.
+        not_compared: the other methods among them of whose difference to it nothing is known, though intervals were
+            asked for: they were tested on different questions, or tagged answers are missing.
     """
 
     method: str
@@ -113,11 +120,17 @@ class Lead:
     trained: bool
     level_with: tuple[str, ...]
     places: tuple[LeadPlace, ...]
+    not_compared: tuple[str, ...] = ()
 
     @property
     def readout_title(self) -> str:
         """The readout in words."""
         return READOUT_TITLES.get(self.readout, self.readout)
+
+    @property
+    def compared_words(self) -> str:
+        """What it was chosen from, in words."""
+        return "trained methods" if self.trained else "methods" if self.mode == ELSEWHERE else "baselines"
 
     @property
     def mode_title(self) -> str:
@@ -138,9 +151,12 @@ def lead_of(cells: CellMaker) -> Lead | None:
             best = min(candidates, key=_brier)
             of_best = [r for r in rows if (r.method, r.mode, r.readout) == (best.method, best.mode, best.readout)]
             places = tuple(_lead_place(cells, row, rows) for row in of_best)
-            level = [r.method for r in candidates if r.method != best.method and not cells.is_clear(best, r, "brier")]
-            level_with = tuple(dict.fromkeys(level)) if cells.draws else ()
-            return Lead(best.method, best.mode, best.readout, len(candidates), kind == "method", level_with, places)
+            others = [row for row in candidates if row.method != best.method] if cells.draws else []
+            found = {row.method: cells.difference(best, row, "brier") for row in others}
+            level = tuple(name for name, difference in found.items() if difference and not difference.excludes_zero)
+            unknown = tuple(name for name, difference in found.items() if difference is None)
+            trained = kind == "method" and best.mode in MODES
+            return Lead(best.method, best.mode, best.readout, len(candidates), trained, level, places, unknown)
     return None
 
 
@@ -202,7 +218,7 @@ def _gain(cells: CellMaker, row: ResultRow, other: ResultRow) -> Gain:
     difference: Interval | None = cells.difference(other, row, "brier")
     value = _brier(other) - _brier(row)
     if difference is None:
-        return Gain(other.method, value)
+        return Gain(other.method, value, compared=not cells.draws)
     return Gain(other.method, value, difference.low, difference.high)
 
 

@@ -122,7 +122,7 @@
       const missing = asked !== undefined && asked[0] !== record.value;
       at("missing").hidden = !missing;
       at("missing").textContent = missing ?
-        `Of ${method.value}, ${mode.value}, no answer to \u201c${asked[1]}\u201d is shown; this is another one.` : "";
+        `Of ${method.selectedOptions[0].text}, ${mode.value}, no answer to \u201c${asked[1]}\u201d is shown; this is another one.` : "";
       for (const other of groups) other.hidden = other !== group;
       group.open = true;
       for (const article of articles) article.hidden = record.value !== "" && article.dataset.id !== record.value;
@@ -161,7 +161,7 @@
         s.nextElementSibling.dataset.truth = Number(s.dataset.factuality).toFixed(2);
       }
     }
-    fill(method, [...new Set(groups.map((group) => group.dataset.method))].map((name) => [name, name]));
+    fill(method, [...new Map(groups.map((group) => [group.dataset.method, group.dataset.name]))]);
     const first = groups.find((group) => "opened" in group.dataset) || groups[0];
     method.value = first.dataset.method;
     choose();

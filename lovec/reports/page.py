@@ -16,6 +16,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -108,7 +109,7 @@ def page(
     as_written = {table.name: table for table in (*tables, *written)} | {p.table.name: p.table for p in places}
     filters = {
         "counted": counted,
-        "json": json.dumps,
+        "json": lambda value: json.dumps(_all_visible(value)),
         "short": partial(short, longest=LONGEST_NAME),
         "visible": visible,
         "minus": real_minus,
@@ -122,7 +123,7 @@ def page(
     script = (HERE / "page.js").read_text(encoding="utf-8")
     levels = len(answers[0].kept) if answers else N_SCORES
     opened = (lead.mode, lead.places[0].domain, lead.readout) if lead else places[0].keys if places else ()
-    return load_template(HERE / "page.html.j2", autoescape=True, filters=filters).render(
+    return load_template(HERE / "page.html.j2", autoescape=True, filters=filters, finalize=_all_visible).render(
         title=title,
         sources=sources,
         notes=notes,
@@ -144,6 +145,16 @@ def page(
         longest_question=LONGEST_QUESTION,
         readouts=READOUT_TITLES,
     )
+
+
+def _all_visible(value: Any) -> Any:
+    """Return a value with ``visible`` texts, those in lists included; finished markup and other values as they are.
+
+    Everything that the template writes passes through here, and so does what the script compares it with.
+    """
+    if isinstance(value, list | tuple):
+        return [_all_visible(item) for item in value]
+    return visible(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
 
 
 def _terms(places: Sequence[Place]) -> Iterator[str]:

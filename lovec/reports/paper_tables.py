@@ -120,7 +120,8 @@ class _Builder:
         baselines = self._select(["baseline"], "iterative")
         sections = {method: "Literature" for method in _LITERATURE}
         entries = [_Entry(sections.get(row.method, "Baselines"), row.method, "iterative") for row in baselines]
-        entries += [*self._entries(["method"], "iterative"), *self._entries(["baseline", "method"], "free-form")]
+        entries += self._entries(["method"], "iterative")
+        entries += self._with_own_baselines()
         return self._table(name, f"Main results, {level} level", entries, level)
 
     def no_previous_scores(self) -> Table | None:
@@ -154,16 +155,21 @@ class _Builder:
 
     def short_form(self) -> Table | None:
         """Build the table of short answers, which are right or wrong as a whole."""
-        hard = [row.domain for row in self.rows if row.level == "sentence" and has_hard_labels(row)]
+        hard = [row.domain for row in self.rows if row.level == "sentence" and self._are_whole_answers(row)]
         if not hard:
             return None
         entries = self._entries(["baseline"], "iterative", "Baselines")
         entries += self._entries(["method", "recalibrated", "hybrid"], "iterative")
-        entries += self._entries(["baseline", "method"], "free-form")
+        entries += self._with_own_baselines()
         infos = self.cells.run.metrics
         metrics = [infos["auroc"], replace(infos["ece_m"], heading="ECE"), infos["brier"]]
         groups = [_Group(domain, domain) for domain in dict.fromkeys(hard)]
         return self._table("short-form", "Short answers", entries, groups=groups, metrics=metrics)
+
+    def _are_whole_answers(self, row: ResultRow) -> bool:
+        """Return whether the sentences of a row are answers by themselves, each either right or wrong."""
+        answers = self._by_place.get((row.method, row.mode, row.readout, "passage", row.domain))
+        return has_hard_labels(row) and (answers is None or answers.n == row.n)
 
     def readouts(self) -> Table | None:
         """Build the comparison of the stated score with the mean of the distribution over scores."""
@@ -192,6 +198,11 @@ class _Builder:
         In free-form tagging, baselines are those that write their own answers.
         """
         return [_Entry(section or MODE_TITLES[mode], row.method, mode) for row in self._select(kinds, mode)]
+
+    def _with_own_baselines(self) -> list[_Entry]:
+        """Return a line per method, after the baselines, of each mode but that of given texts."""
+        modes = [mode for mode in MODE_TITLES if mode != "iterative"]
+        return [entry for mode in modes for entry in self._entries(["baseline", "method"], mode)]
 
     def _table(
         self,

@@ -20,7 +20,15 @@ from lovec.reports.shown import Picture
 from lovec.reports.style import COLOURS, short, write_both
 from lovec.reports.surface import reward_surface
 from lovec.reports.texts import texts
-from lovec.reports.times import Timing, conditions, free_form_seconds, plain_answer_seconds, running_times, timings
+from lovec.reports.times import (
+    Timing,
+    conditions,
+    few_phases,
+    free_form_seconds,
+    plain_answer_seconds,
+    running_times,
+    timings,
+)
 from lovec.reports.training_log import read_training_log
 from lovec.rewards import Reward
 from lovec.types import DEFAULT_SCALE, LovecError, Scale
@@ -86,7 +94,7 @@ def _times_on(data: str, all_timings: Sequence[Timing], run: RunResults, folder:
     if seconds:
         base, shared = free_form_seconds(all_timings).get(data), conditions(all_timings)
         title = _title("times", data) + " (not alone on the machine)" * bool(shared)
-        write = partial(running_times, seconds, title=title, base=base, spreads=spreads)
+        write = partial(running_times, few_phases(seconds), title=title, base=base, spreads=spreads)
         notes = [shared, f"Not drawn: {', '.join(left_out)}." if left_out else ""]
         path = folder / f"times{f'.{slug(data)}' if data else ''}.svg"
         picture = _picture("times", write_both(write, path))

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from rich.console import Console
 
+from lovec.core.shown import one_line
 from lovec.metrics.table import METRICS, MetricInfo
 from lovec.reports.table import Cell, Column, Line, Table, legend, markdown, metric_cell, print_table
 from lovec.reports.texts import READOUT_TITLES, explained
@@ -31,7 +32,7 @@ def print_results(
         metrics: how to show every metric, by name, see ``lovec.metrics.results.Results.metrics``.
     """
     console = console or Console()
-    console.print(title, style="bold", markup=False, highlight=False, soft_wrap=True)
+    console.print(one_line(title), style="bold", markup=False, highlight=False, soft_wrap=True)
     columns = _columns(rows, metrics)
     domains = {row.domain for row in rows}
     places, place = (("mode",), f", {domains.pop()}") if len(domains) == 1 else (("domain", "mode"), "")
@@ -42,7 +43,8 @@ def print_results(
         console.print()
     readouts = (READOUT_TITLES.get(row.readout, "") for row in rows)
     terms = [*(info.heading for info in columns), *(row.mode for row in rows), *readouts]
-    console.print(f"{legend(columns)}; c: confidence, f: factuality; -: undefined", style="dim", highlight=False)
+    units = f"{one_line(legend(columns))}; c: confidence, f: factuality; -: undefined"
+    console.print(units, style="dim", markup=False, highlight=False)
     console.print(explained(terms), style="dim", highlight=False)
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from lovec.core.files import atomic_folder, write_text
 from lovec.core.notices import counted
+from lovec.core.shown import one_line
 from lovec.datasets.scored import ScoredFile, ScoredMethod
 from lovec.metrics.bootstrap import Interval, draws_of, mean_interval, measure
 from lovec.metrics.grouped import GroupedPairs, group_means, ranks
@@ -39,7 +40,7 @@ from lovec.reports.table import (
     write_table,
 )
 from lovec.reports.texts import texts
-from lovec.types import LovecError, ResultRow
+from lovec.types import ELSEWHERE, LovecError, ResultRow
 
 _LEVEL = 0.95
 _USES = {"probability": "calibration", "order": "ranking", "labels": "labels"}
@@ -175,7 +176,7 @@ def print_scores(scores: Scores, console: Console | None = None) -> None:
         console.print()
         print_table(judged_table(scores.judged), console, intervals=True)
     for note in scores.notes:
-        console.print(note, markup=False, highlight=False, soft_wrap=True)
+        console.print(one_line(note), markup=False, highlight=False, soft_wrap=True)
 
 
 def write_scores(scores: Scores, folder: Path, title: str, foot: str, others: Mapping[str, str] | None = None) -> str:
@@ -232,7 +233,7 @@ def _plots(scores: Scores, folder: Path) -> Iterable[Picture]:
 def _result_rows(scores: Scores) -> Iterable[ResultRow]:
     for row in scores.measured:
         metrics = {name: None if interval is None else interval.value for name, interval in row.values.items()}
-        yield ResultRow(row.method, "method", "scored", "iterative", row.level, "stated", None, row.n, metrics)
+        yield ResultRow(row.method, "method", "scored", ELSEWHERE, row.level, "stated", None, row.n, metrics)
 
 
 def _named(files: Sequence[ScoredFile]) -> dict[str, ScoredMethod]:

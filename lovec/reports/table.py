@@ -25,6 +25,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from lovec.core.files import write_text
+from lovec.core.shown import one_line
 from lovec.core.templates import load_template
 from lovec.metrics.table import MetricInfo, finite
 from lovec.reports.texts import HERE
@@ -374,6 +375,7 @@ def write_table(table: Table, folder: Path, intervals: bool = True) -> None:
 
 def _console_markup(table: Table, intervals: bool, unicode: bool) -> str:
     """Return a table in rich's console markup; ``unicode`` says whether the terminal can show more than ASCII."""
+    table = _on_lines(table)
     columns = (Column(table.corner, left=True), *table.columns)
     headings = [column.marked if unicode else column.heading for column in columns]
     rows = [[line.name, *(cell.shown(intervals) if cell else "" for cell in line.cells)] for line in table.lines]
@@ -397,6 +399,26 @@ def _console_markup(table: Table, intervals: bool, unicode: bool) -> str:
     template = load_template(HERE / "table.txt.j2", filters={"escaped": escape, "padded": padded})
     return template.render(
         table=table, intervals=intervals, headings=headings, groups=groups, gap=gap, rule=rule, notes=notes
+    )
+
+
+def _on_lines(table: Table) -> Table:
+    """Return a table whose texts are one line each, without characters that steer a terminal: names are from files."""
+
+    def plain(cell: Cell | None) -> Cell | None:
+        return cell and replace(cell, text=one_line(cell.text), interval=one_line(cell.interval))
+
+    return replace(
+        table,
+        title=one_line(table.title),
+        corner=one_line(table.corner),
+        columns=tuple(replace(c, heading=one_line(c.heading), group=one_line(c.group)) for c in table.columns),
+        lines=tuple(
+            replace(line, name=one_line(line.name), cells=tuple(map(plain, line.cells)), section=one_line(line.section))
+            for line in table.lines
+        ),
+        notes=tuple(map(one_line, table.notes)),
+        interval_note=one_line(table.interval_note),
     )
 
 

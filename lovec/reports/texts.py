@@ -7,11 +7,17 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from lovec.types import ELSEWHERE
+
 HERE = Path(__file__).parent
 """Folder of the templates, style sheets and texts."""
 
-MODE_TITLES: Mapping[str, str] = {"iterative": "Iterative tagging", "free-form": "Free-form tagging"}
-"""Headings of the evaluation modes."""
+MODE_TITLES: Mapping[str, str] = {
+    "iterative": "Iterative tagging",
+    "free-form": "Free-form tagging",
+    ELSEWHERE: "Scores made elsewhere",
+}
+"""Headings of the evaluation modes, and of the rows that no evaluation has made."""
 
 READOUT_TITLES: Mapping[str, str] = {
     "stated": "stated score",

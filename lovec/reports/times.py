@@ -24,6 +24,7 @@ _HATCHES = ("", "///", "...", "xxx", "\\\\\\", "++")  # so that phases can be to
 _WIDTH, _BAR = 6.8, 0.28  # inches of the plot, and of a bar with its gap
 _RIGHT, _TOP, _BOTTOM = 0.3, 0.85, 0.6  # inches around the bars
 _LEFT, _LETTER = 0.2, 0.085  # inches before the names, and of one of their letters
+_OTHER = "other"  # the phases that have no colour of their own
 _LONGEST = 34  # characters of a name
 
 
@@ -127,7 +128,7 @@ def running_times(
 
     Raises:
         LovecError: there is no method, there are more phases than can be told apart, or the name of the file does not
-            end in .svg or .png.
+            end in .svg or .png. See ``few_phases`` for many phases.
     """
     phases = list(dict.fromkeys(phase for by_phase in seconds.values() for phase in by_phase))
     if not seconds or len(phases) > len(COLOURS):
@@ -136,6 +137,30 @@ def running_times(
             f"{len(COLOURS)} phases"
         )
     return write_plot(lambda: _figure(seconds, phases, title, base, spreads or {}), path, title)
+
+
+def few_phases(seconds: Seconds) -> Seconds:
+    """Return running times with as many phases as ``running_times`` can tell apart, whose totals stay.
+
+    The phases that take most of the time are kept; the others are added up as "other", at the end of each bar.
+
+    Args:
+        seconds: see ``running_times``.
+    """
+    totals: dict[str, float] = {}
+    for by_phase in seconds.values():
+        for phase, spent in by_phase.items():
+            totals[phase] = totals.get(phase, 0.0) + spent
+    if len(totals) <= len(COLOURS):
+        return seconds
+    named = [phase for phase in totals if phase != _OTHER]
+    kept = set(sorted(named, key=lambda phase: -totals[phase])[: len(COLOURS) - 1])
+    fewer: dict[str, dict[str, float]] = {}
+    for name, by_phase in seconds.items():
+        fewer[name] = {phase: spent for phase, spent in by_phase.items() if phase in kept}
+        if rest := [spent for phase, spent in by_phase.items() if phase not in kept]:
+            fewer[name][_OTHER] = sum(rest)
+    return fewer
 
 
 def _figure(

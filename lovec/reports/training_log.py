@@ -17,6 +17,7 @@ from typing import Any
 from rich.console import Console
 
 from lovec.core.files import version_of
+from lovec.core.shown import one_line
 from lovec.metrics.table import METRICS, metric_info
 from lovec.reports.table import Line, Table, legend, metric_cell, metric_column, print_table
 from lovec.types import LovecError
@@ -189,7 +190,7 @@ def print_training_log(log: TrainingLog, console: Console | None = None) -> None
         console: where to print; None is standard output.
     """
     console = console or Console()
-    console.print(log.name, style="bold", highlight=False, soft_wrap=True)
+    console.print(one_line(log.name), style="bold", markup=False, highlight=False, soft_wrap=True)
     for name, rows in _rows_by_table(log).items():
         if rows:
             title = "Training, means since the row before" if name == "train" else f"Validation, {name}/"

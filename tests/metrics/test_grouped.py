@@ -116,3 +116,11 @@ def test_records_become_pairs():
     found = grouped_pairs(tagged, "stated")
     assert (found.confidence.tolist(), found.factuality.tolist()) == ([0.5, 1.0], [1.0, 0.25])
     assert found.group.tolist() == [0, 2] and found.groups == 3
+
+
+def test_groups_without_a_pair_change_no_metric():
+    group = torch.tensor([0, 0, 1, 2, 3, 4])
+    values = torch.tensor([0.1, 0.9, 0.3, 0.4, 0.8, 0.6], dtype=torch.float64)
+    few, many = (measure(GroupedPairs(values, values.flip(0), group, groups), ALL, draws=0) for groups in (5, 10))
+    assert few.keys() == many.keys() and "f1_at_k" in few
+    assert "f1_at_k" not in measure(GroupedPairs(values, values, torch.arange(6), 10), ALL, draws=0)

@@ -175,6 +175,17 @@ def test_what_is_needed_is_what_is_there_for_the_width_that_is_there():
     assert labels_needed(*alone(rows), 0.001) > 10**6
 
 
+def test_two_labelled_groups_are_never_worse_off_with_a_judge():
+    group = torch.arange(8) // 2
+    for shift in (0.0, 0.3):
+        people = torch.tensor([1.0, 0.8, 0.1, 0.2] + [NAN] * 4, dtype=torch.float64)
+        judge = torch.tensor([1.0, 0.9, 0.2, 0.1, 0.5, 0.6, 0.7, 0.1], dtype=torch.float64) * (1 - shift)
+        powered = powered_mean(people, judge, group)
+        alone = powered_mean(people[:4], people[:4], group[:4])
+        assert 0 < powered.high - powered.low <= alone.high - alone.low < math.inf
+        assert powered.stands_for(alone) == pytest.approx(4)
+
+
 def test_what_a_judge_is_worth():
     rows, truth = answers(60, groups=4000)
     found = worth(rows, 0.05)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -13,10 +14,12 @@ from lovec.reports.cells import CellMaker
 from lovec.reports.histogram import histogram
 from lovec.reports.lead import Gain, lead_of, provenance
 from lovec.reports.overlay import histogram_overlay, reliability_overlay, risk_overlay
+from lovec.reports.page import method_answers, page
 from lovec.reports.paper_tables import report_tables
 from lovec.reports.reliability import reliability
 from lovec.reports.risk_coverage import risk_curve
 from lovec.reports.runs import read_run
+from lovec.reports.shown import Place
 from lovec.types import LovecError, Record, ResultRow, Sentence
 
 QUESTIONS = 24
@@ -110,6 +113,42 @@ def test_a_gain_says_what_the_interval_allows():
     assert Gain("x", 0.01, -0.01, 0.03).verdict == "no clear difference"
     assert Gain("x", 0.01, -0.01, 0.03).text == "1.0 (-1.0 to 3.0)"
     assert (Gain("x", -0.02).text, Gain("x", -0.02).verdict) == ("2.0", "worse")
+
+
+def test_methods_tested_on_other_questions_are_named_as_not_compared(tmp_path):
+    tests = (("DPO", "method", (9, 2), slice(16)), ("SFT", "method", (7, 4), slice(16, None)))
+    tests += (("Vanilla", "baseline", (10, 10), slice(16, None)),)
+    for name, kind, scores, part in tests:
+        records = tagged(scores)[part]
+        place = "people", "iterative", "sentence", "stated", 3, 2 * len(records), {"brier": brier(records)}
+        folder = tmp_path / name / "test"
+        write_results(folder / "results.json", [ResultRow(name, kind, *place, file="own.jsonl")])
+        write_records(folder / "own.jsonl", records)
+    run = read_run(tmp_path)
+    lead = lead_of(CellMaker(run, draws=60))
+    assert (lead.method, lead.level_with, lead.not_compared) == ("DPO", (), ("SFT",))
+    (gain,) = lead.places[0].gains
+    assert gain.verdict == "not compared" and gain.text == f"{100 * gain.value:.1f}"
+    html = page("T", ["a"], [], [], [], lead=lead)
+    assert "Not compared with SFT: other questions, or no tagged answers." in html
+    assert "</b> lower than Vanilla, not compared: other questions, or no tagged answers</li>" in html
+    assert "No clear difference" not in html and "better" not in html.partition("<h1>")[2].partition("<script>")[0]
+    unasked = lead_of(CellMaker(run, draws=0))
+    assert unasked.not_compared == () and unasked.places[0].gains[0].verdict == "better"
+
+
+def test_no_text_of_a_page_changes_its_direction(cells):
+    turned = "name \u202e eman\x1b"
+    place = replace(report_tables(cells.run, draws=0)[0], title=turned, notes=(turned,), interval_note=turned)
+    place = replace(place, lines=tuple(replace(line, name=turned, section=turned) for line in place.lines))
+    answers = method_answers(turned + "x" * 80, turned, tagged((9, 2), turned)[:1], 1)
+    places = [Place(turned, turned, "stated", replace(place, name="place"), ())]
+    sources = [(turned, turned)]
+    html = page(turned, [turned], [place], [], [answers], [turned], turned, provenance=sources, places=places)
+    assert "\u202e" not in html and "\x1b" not in html and "name \ufffd eman\ufffd" in html
+    assert "\\u202e" not in html  # in the keys that the script compares
+    (name,) = re.findall('data-name="(.*?)"', html)
+    assert len(name) == 60 and name.endswith("x…")  # what the script lists
 
 
 def test_without_draws_or_records_nothing_is_said_of_chance(run, tmp_path):

@@ -30,11 +30,15 @@ TRUTH = (1.0, 0.0, 0.7, 0.3)
 
 
 def tagged(scores, domain="in-domain", hard=False, mean=None):
-    """Records of two sentences with these scores; where ``mean`` is given, half of the mass lies on that score."""
+    """Records of two sentences with these scores, or of one that is true or false as a whole where ``hard``.
+
+    Where ``mean`` is given, half of the mass lies on that score.
+    """
     records = []
-    for number in range(0, len(scores), 2):
+    length = 1 if hard else 2
+    for number in range(0, len(scores), length):
         sentences = []
-        for offset, score in enumerate(scores[number : number + 2]):
+        for offset, score in enumerate(scores[number : number + length]):
             truth = TRUTH[(number + offset) % 4]
             spread = None if mean is None else tuple(0.5 * (s == score) + 0.5 * (s == mean) for s in range(11))
             confidence = None if score is None else score / 10

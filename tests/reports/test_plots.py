@@ -25,7 +25,7 @@ from lovec.reports.risk_coverage import risk_coverage_curves, risk_curve
 from lovec.reports.runs import RunResults
 from lovec.reports.style import short
 from lovec.reports.surface import reward_surface
-from lovec.reports.times import running_times
+from lovec.reports.times import few_phases, running_times
 from lovec.rewards import LogReward
 from lovec.types import LovecError, Record, Sentence
 
@@ -196,6 +196,21 @@ def test_a_method_without_one_of_the_sentences_says_so(tmp_path):
     texts = words(score_tokens([entry, {**entry, "method": "SFT", "ordinality": 0.5}], tmp_path / "a.svg"))
     assert texts.count("there is no such sentence") == 2
     assert "DPO, incorrect sentence" in texts and "ordinality 0.50" in texts
+
+
+def test_phases_that_have_no_colour_are_added_up():
+    times = {"A": dict(zip("abcdef", (1.0, 2.0, 3.0, 4.0, 5.0, 6.0), strict=True)), "B": {"g": 7.0, "a": 0.5}}
+    fewer = few_phases(times)
+    assert fewer == {"A": {"c": 3.0, "d": 4.0, "e": 5.0, "f": 6.0, "other": 3.0}, "B": {"g": 7.0, "other": 0.5}}
+    assert few_phases({"A": times["A"]}) == {"A": times["A"]}  # six have colours
+
+
+def test_more_phases_than_colours_cost_no_plot(tmp_path):
+    seconds = {f"phase {number}": 1.0 + number for number in range(9)}
+    entry = {"method": "A", "mode": "iterative", "kind": "method", "seconds": seconds, "records": 2}
+    run = RunResults("run", tmp_path, times=({**entry, "prefill_tokens": 1, "data": ""},))
+    (plot,), left_out = write_plots(run, tmp_path)
+    assert plot.name == "times" and "other" in plot.svg and "phase 8" in plot.svg and not left_out
 
 
 @pytest.mark.parametrize(

@@ -167,6 +167,17 @@ def test_an_ascii_terminal_is_enough():
     assert "BS" in text and "↓" not in text and "----" in text
 
 
+def test_names_neither_steer_a_terminal_nor_break_their_row():
+    hostile = "A\x1b[31mred\x1b]0;owned\x07\nsecond\u202e row"
+    table = Table(
+        hostile, hostile, (Column(hostile, hostile),), (Line(hostile, (Cell(hostile),), hostile),), (hostile,)
+    )
+    text = printed(replace(table, corner=hostile, interval_note=hostile), intervals=True)
+    assert not set(text) & set("\x1b\x07\u202e") and "A\ufffd[31mred" in text
+    assert len({len(line) for line in text.splitlines() if line.count("second") > 1}) == 1
+    assert not any(line.startswith("second") for line in text.splitlines())
+
+
 def test_names_are_no_markup():
     assert "[bold]" in printed(example("[bold]red[/bold]"))
 

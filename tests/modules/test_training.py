@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
 from peft.tuners.tuners_utils import BaseTunerLayer
 from tinyrun import Rows, fit, loaded, module, records, trainer
 from torch import Tensor
@@ -448,6 +449,26 @@ def test_the_schedule_reaches_the_optimiser_and_a_longer_resume(model: str, tmp_
     assert rates[:6] == rates[9:]
     with pytest.raises(LovecError, match="needs the length of the run"):
         trainer(tmp_path, max_epochs=-1).fit(module(SFT, model, lr_scheduler=WarmupCosine), Rows())
+
+
+@pytest.mark.parametrize("saver", [{"every_n_train_steps": 100}, {"every_n_epochs": 1, "save_on_train_epoch_end": True}])
+@pytest.mark.parametrize("lengths", [(3, 5, 6), (9, 13), (7, 10)])  # 7 steps are an epoch
+def test_a_run_that_ended_inside_an_epoch_is_lengthened(
+    lengths: tuple[int, ...], saver: dict[str, Any], model: str, tmp_path: Path
+) -> None:
+    def trained(folder: Path, length: int, ckpt: str | None) -> tuple[int, list[Tensor]]:
+        torch.manual_seed(0)  # of the fresh adapter
+        objective = module(SFT, model)
+        last = ModelCheckpoint(dirpath=folder, save_last=True, enable_version_counter=False, **saver)
+        run = trainer(folder, max_epochs=2, max_steps=length, enable_checkpointing=True, callbacks=[last])
+        run.fit(objective, Rows(28), ckpt_path=ckpt)
+        return run.global_step, [weight.detach() for weight in objective.policy.trainable()]
+
+    _, whole = trained(tmp_path / "whole", lengths[-1], None)
+    for length, ckpt in zip(lengths, (None, *(str(tmp_path / "cut" / "last.ckpt"),) * len(lengths)), strict=False):
+        steps, cut = trained(tmp_path / "cut", length, ckpt)
+        assert steps == length
+    assert all(torch.equal(a, b) for a, b in zip(whole, cut, strict=True))
 
 
 def test_a_schedule_with_a_length_of_its_own_keeps_it(model: str, tmp_path: Path) -> None:

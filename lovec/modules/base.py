@@ -28,7 +28,14 @@ from lovec.evaluation.processes import reduce_over_processes
 from lovec.evaluation.sampling import sample_validation
 from lovec.evaluation.stopping import SignalConnector
 from lovec.modules.batching import Batch, Example, default_budget, enough_memory, micro_batches
-from lovec.modules.checks import check_records, check_texts, check_trainer, not_finite, questions_with_tag_words
+from lovec.modules.checks import (
+    check_records,
+    check_texts,
+    check_trainer,
+    check_validation_interval,
+    not_finite,
+    questions_with_tag_words,
+)
 from lovec.modules.costs import RunCosts, length_of
 from lovec.modules.distributed import even_groups, sum_gradients, without_sync
 from lovec.modules.optimizers import create_optimizer, set_total_steps, step_schedule
@@ -320,6 +327,7 @@ class PolicyModule(EvaluationModule):
         """Refuse settings of the optimiser and its schedule before a model is loaded, and add our last callbacks."""
         super().setup(stage)
         if stage == "fit":
+            check_validation_interval(self.trainer, getattr(self.trainer, "datamodule", None))
             create_optimizer(self.optimizer, self.lr_scheduler, [torch.nn.Parameter(torch.zeros(1, 1))])
             self.costs = RunCosts(self)
             last = [LengthWarnings(), AdapterWriter(), EndBySignal(), self.costs]
@@ -334,6 +342,7 @@ class PolicyModule(EvaluationModule):
             data: Any = getattr(self.trainer, "datamodule", None)
             with doing("checking the training records"):
                 check_records(self, data)
+                check_validation_interval(self.trainer, data)  # once more: there may be fewer now
             wanted = self.evaluation.validation_records
             sample_validation(data, self.evaluator.modes, wanted, self.policy.is_tiny, self.seed)
 

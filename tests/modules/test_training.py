@@ -13,7 +13,7 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from peft.tuners.tuners_utils import BaseTunerLayer
-from tinyrun import Rows, fit, loaded, module, records, trainer
+from tinyrun import Lengths, Rows, fit, loaded, module, records, sft_adapter, trainer
 from torch import Tensor
 
 from lovec.core.randomness import seeded
@@ -25,6 +25,7 @@ from lovec.modules import (
     ORPO,
     SFT,
     Batch,
+    EvaluationConfig,
     ExpectedReward,
     PolicyConfig,
     PreferenceModule,
@@ -235,15 +236,26 @@ def test_an_objective_with_a_wrong_mask_is_refused(model: str, tmp_path: Path) -
     [
         ({"accumulate_grad_batches": 2}, "use data.batch_size"),
         ({"gradient_clip_val": 1.0}, "use model.grad_norm"),
-        ({"precision": "bf16-true"}, "use 32-true or bf16-mixed"),
+        *(
+            ({"precision": name}, "use 32-true or bf16-mixed")
+            for name in ("bf16-true", "16-true", "16-mixed", "64-true")
+        ),
+        (
+            {"val_check_interval": 0},
+            "val_check_interval is 0, expected at least 1; trainer.limit_val_batches 0 makes no",
+        ),
+        ({"val_check_interval": -1}, "val_check_interval is -1, expected at least 1"),
+        ({"val_check_interval": 4, "limit_val_batches": 1}, "is 4, but an epoch has 3 batches; give at most as many"),
+        (
+            {"val_check_interval": 2, "limit_val_batches": 1, "limit_train_batches": 1},
+            "is 2, but an epoch has 1 batch;",
+        ),
         ({"overfit_batches": 1}, "give data of these few records alone"),
     ],
 )
-def test_trainer_flags_that_mean_something_else_are_refused(
-    flags: dict[str, Any], words: str, model: str, tmp_path: Path
-) -> None:
-    with pytest.raises(LovecError, match=words):
-        trainer(tmp_path, **flags).fit(module(SFT, model), Rows())
+def test_trainer_flags_that_mean_something_else_are_refused(flags: dict[str, Any], words: str, tmp_path: Path) -> None:
+    with pytest.raises(LovecError, match=words):  # before a model is looked for
+        trainer(tmp_path, **flags).fit(module(SFT, str(tmp_path / "none")), Rows())
 
 
 def test_bf16_mixed_trains(model: str, tmp_path: Path) -> None:
@@ -451,7 +463,9 @@ def test_the_schedule_reaches_the_optimiser_and_a_longer_resume(model: str, tmp_
         trainer(tmp_path, max_epochs=-1).fit(module(SFT, model, lr_scheduler=WarmupCosine), Rows())
 
 
-@pytest.mark.parametrize("saver", [{"every_n_train_steps": 100}, {"every_n_epochs": 1, "save_on_train_epoch_end": True}])
+@pytest.mark.parametrize(
+    "saver", [{"every_n_train_steps": 100}, {"every_n_epochs": 1, "save_on_train_epoch_end": True}]
+)
 @pytest.mark.parametrize("lengths", [(3, 5, 6), (9, 13), (7, 10)])  # 7 steps are an epoch
 def test_a_run_that_ended_inside_an_epoch_is_lengthened(
     lengths: tuple[int, ...], saver: dict[str, Any], model: str, tmp_path: Path
@@ -504,6 +518,21 @@ def test_validation_logs_the_first_domain_and_a_test_every_one(model: str, tmp_p
         alone = module(SFT, model)
         alone.evaluation.modes = ["free-form"]
         trainer(tmp_path).test(alone, Half())
+
+
+def test_an_oracle_judges_every_method_in_the_precision_of_the_test(model: str, tmp_path: Path) -> None:
+    """Labels of the method are made within Lightning's step, those of the base model after all steps."""
+
+    class Watching(Lengths):
+        def rate(self, records: Sequence[Record]) -> list[list[float | None]]:
+            seen.append(torch.is_autocast_enabled("cpu"))
+            return super().rate(records)
+
+    seen: list[bool] = []
+    evaluation = EvaluationConfig(max_new_tokens=8, rows=8, modes=["free-form"], adapter=sft_adapter(tmp_path, model))
+    objective = module(SFT, model, oracle=Watching(), evaluation=evaluation)
+    trainer(tmp_path, precision="bf16-mixed").test(objective, Rows(), verbose=False)
+    assert len(seen) > 1 and all(seen)
 
 
 def test_the_constant_comes_from_validation_and_labels_from_the_oracle(

@@ -8,6 +8,7 @@ import shlex
 import signal
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,8 @@ from forks import Fork, ranks
 from signalled import in_child
 
 from lovec.cli import main
+from lovec.cli.training import _resume_command
+from lovec.evaluation.stopping import SignalConnector
 from lovec.policy.checkpoints import read_checkpoint
 
 STUCK = ["--trainer.callbacks+", "signalled.Stuck", "--trainer.callbacks.hook"]

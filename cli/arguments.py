@@ -259,7 +259,7 @@ def saved_recipe(checkpoint: Path, command: str, recipes: Sequence[Recipe], flag
         ]
         classes.update((section, name) for name in map(_class_name, named) if isinstance(name, str))
     part = RecipeFilter(classes)
-    recipe = part.taken(saved, run_folder(checkpoint))
+    recipe = part.taken(saved, run_folder(checkpoint, trainer.get("default_root_dir")))
     left_out = [left for left in part.left_out if not _is_given(left.option, given)]
     if needed := [left for left in left_out if left.needed]:
         raise UsageError(

@@ -64,6 +64,10 @@ words; those of lovec's classes are declared as ``PlainWord``."""
 
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ()+,._-]{0,79}")
 
+_TIMES = ("max_time", "val_check_interval")
+_TIME = re.compile(r"\d{1,4}(:\d{1,2}){3}")
+"""Options of Lightning's trainer that may be a time, and how it is written: days, hours, minutes and seconds."""
+
 _UNREAD = "not needed, since the checkpoint holds the adapter"
 """Why a setting is not taken that nothing reads where a checkpoint holds the adapter."""
 
@@ -172,17 +176,25 @@ def _parsed(text: object) -> Recipe:
     return recipe
 
 
-def run_folder(checkpoint: Path) -> str:
+def run_folder(checkpoint: Path, root: Any = None) -> str:
     """Return the folder of the run that a checkpoint lies in: what a test writes goes there, not where a recipe says.
 
-    Checkpoints of a run lie in its folder, in ``checkpoints``, or in ``<logger>/version_N/checkpoints``.
+    Checkpoints of a run lie in its folder, in ``checkpoints``, or in ``checkpoints`` of a logger's name and version.
+
+    Args:
+        checkpoint: its file.
+        root: ``trainer.default_root_dir`` of the recipe that it holds. Of the folders that may be that of the run, it
+            is the one of the same name; without one, only ``version_N`` tells a logger's folder.
     """
     folder = checkpoint.parent
-    if folder.name == "checkpoints":
-        folder = folder.parent
-        if re.fullmatch(r"version_\d+", folder.name):
-            folder = folder.parent.parent
-    return str(folder)
+    if folder.name != "checkpoints":
+        return str(folder)
+    of_logger = folder.parent.parent.parent
+    name = Path(root).name if isinstance(root, str) else ""
+    named = [place for place in (folder, folder.parent, of_logger) if name and place.absolute().name == name]
+    if named:
+        return str(named[0])
+    return str(of_logger if re.fullmatch(r"version_\d+", folder.parent.name) else folder.parent)
 
 
 @dataclass
@@ -343,6 +355,8 @@ def _why_not(value: Any, option: Option) -> str | None:
     if option.name == "save_dir" and value == ".":  # the folder of the run, wherever that is
         return None
     if value in option.choices or (option.taken == "text" and len(value) <= _LONGEST_TEXT):
+        return None
+    if option.name in _TIMES and _TIME.fullmatch(value):
         return None
     plain = option.taken == "word" or (str in option.types and option.name in _OF_LIGHTNING)
     return None if plain and _WORD.fullmatch(value) else "a path or an address, or no plain word"

@@ -40,6 +40,7 @@ _RESERVED = {
     "trainer.default_root_dir": "each run has a folder of its own; use --out",
     "seed_everything": "use --seeds",
     "ckpt_path": "every run starts anew; use --model.policy.adapter",
+    "model.evaluation.adapter": "each run measures the adapter that it has trained",
 }
 
 
@@ -209,9 +210,9 @@ def plan(
         UsageError: an option is unknown, given twice, or set by the sweep itself, or it does not take its value.
     """
     names = [option.name for option in varied]
-    for name, reason in _RESERVED.items():
+    for name in _RESERVED:
         if name in names or value_of(words, f"--{name}"):
-            raise UsageError(f"--{name} is not for a sweep: {reason}")
+            raise _reserved(name)
     for name in names:
         if names.count(name) > 1:
             raise UsageError(f"--vary {name} is given twice; put all its values into one list, with commas")
@@ -309,24 +310,36 @@ def _settings(words: Sequence[str]) -> dict[str, Any]:
 
     with quiet():
         cli = TrainingCLI("fit", words)
-    return resolved(cli.parser, cli.config)
+    settings = resolved(cli.parser, cli.config)
+    evaluation = settings["model"].get("init_args", {}).get("evaluation") or {}
+    found = {"ckpt_path": cli.config.ckpt_path, "model.evaluation.adapter": evaluation.get("adapter")}
+    for name, value in found.items():  # a recipe may set them, too
+        if value is not None:
+            raise _reserved(name)
+    return settings
+
+
+def _reserved(name: str) -> UsageError:
+    return UsageError(f"--{name} is not for a sweep: {_RESERVED[name]}")
 
 
 def _digest(settings: dict[str, Any], seed: int) -> str:
     """Return a digest of settings, seed and what they name on this disk.
 
-    That is the content of files that the data settings name, or that lie in a folder that they name, and the weights of
-    an adapter that training starts from.
+    That is the weights of models and adapters, which training starts from, learns from or judges with, and the content
+    of other files that the settings of data and model name, or that lie in a folder that they name.
     """
     trainer = {name: value for name, value in settings["trainer"].items() if name != "default_root_dir"}
     decisive = json.dumps([{**settings, "trainer": trainer}, seed], sort_keys=True)
     adapter = settings["model"].get("init_args", {}).get("policy", {}).get("adapter")
     weights = weights_of(adapter and adapter_folder(adapter))
-    texts = filter(None, texts_in(settings.get("data", {})))
-    named = (path for text in texts for path in (text, *sorted(glob(f"{escape(text)}/*"))) if os.path.isfile(path))
-    found = ((path, os.stat(path)) for path in named)
+    named = [text for text in texts_in(settings["model"]) if text and text != adapter]
+    folders = {text: weights_of(adapter_folder(text)) for text in named if os.path.isdir(text)}
+    others = [text for text in (*texts_in(settings.get("data", {})), *named) if text and not folders.get(text)]
+    paths = (path for text in others for path in (text, *sorted(glob(f"{escape(text)}/*"))) if os.path.isfile(path))
+    found = ((path, os.stat(path)) for path in paths)
     contents = (_content(path, state.st_size, state.st_mtime_ns) for path, state in found)
-    return text_digest([decisive, str(weights), *contents])[:12]
+    return text_digest([decisive, str(weights), *filter(None, folders.values()), *contents])[:12]
 
 
 @cache

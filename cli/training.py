@@ -43,7 +43,7 @@ from lovec.reports import print_results
 from lovec.types import LovecError, ResultRow
 
 from . import at_work
-from .arguments import NO_OPTIONS, arrange, find_recipe, recipe_names, with_place, without
+from .arguments import NO_OPTIONS, arrange, find_recipe, recipe_names, value_of, with_place, without
 from .console import is_first_process, locked, remark, say_next, texts_in
 from .errors import UsageError, one_line, unknown
 from .parser import with_underscores
@@ -294,10 +294,40 @@ def run(command: str, words: Sequence[str]) -> None:
         if command == "test" and cli.model.results and cli.trainer.is_global_zero:
             title = f"Test of {type(cli.model).__name__}"
             print_results(cli.model.results, title=title, metrics=cli.model.evaluator.metric_infos)
+    if cli.trainer.is_global_zero and not cli.trainer.interrupted:
+        check_done(cli)
     if command == "test" and not cli.trainer.interrupted:
         warn_of_unmeasured(cli.model.results, cli.model.methods)
     if cli.trainer.is_global_zero and not cli.trainer.interrupted:
         _end(cli, words, time.monotonic() - begin)
+
+
+def check_done(cli: TrainingCLI) -> None:
+    """Refuse to speak of the files of a command that has ended without doing anything.
+
+    A training with ``--ckpt_path auto`` whose adapter is there may be over: jobs that are started again give it.
+
+    Args:
+        cli: the command, on the first process.
+
+    Raises:
+        LovecError: it has trained, measured or tagged nothing.
+    """
+    trainer = cli.trainer
+    if cli.command == "fit" and not cli.model.costs.begun:
+        is_over = f"the run had already ended at step {trainer.global_step}"
+        if value_of(cli.given, "--ckpt_path") == "auto" and Path(trainer.default_root_dir, "adapter").is_dir():
+            remark(f"nothing was trained: {is_over}")
+            return
+        if trainer.limit_train_batches == 0:
+            raise LovecError("nothing was trained: trainer.limit_train_batches is 0")
+        raise LovecError(f"nothing was trained: {is_over}; raise trainer.max_steps, max_epochs or max_time")
+    for command, what, batches in (
+        ("test", "test record was measured", trainer.num_test_batches),
+        ("predict", "record was tagged", trainer.num_predict_batches),
+    ):
+        if cli.command == command and not sum(batches):
+            raise LovecError(f"no {what}: the test split is empty, or trainer.limit_{command}_batches is 0")
 
 
 def warn_of_unmeasured(rows: Sequence[ResultRow], methods: Iterable[str]) -> None:
@@ -349,7 +379,8 @@ def _resume_command(cli: TrainingCLI, words: Sequence[str]) -> tuple[str, str]:
     agreed = SignalConnector.of(cli.trainer).agreed
     path = str(stopped) if agreed and stopped.is_file() else next((path for path in saved if Path(path).is_file()), "")
     if not path:
-        return shlex.join(["lovec", "fit", *words]), "starts again: no checkpoint was written yet"
+        again = "goes on where it began: no newer" if cli.config.ckpt_path else "starts again: no"
+        return shlex.join(["lovec", "fit", *words]), f"{again} checkpoint was written yet"
     here = Path(path).resolve()
     short = here.relative_to(Path.cwd()) if here.is_relative_to(Path.cwd()) else here
     kept = without(words, "--ckpt_path")

@@ -147,20 +147,22 @@ class RunEstimate:
             return None
         return max(0.0, work * (self.rate or 0.0) - (self._now() - self._step_begun))
 
-    def summary(self, left: Left, steps: int) -> str:
+    def summary(self, left: Left, steps: int, seconds_left: float | None = None) -> str:
         """Return how long the training takes and what of, such as "about 38 min: 138 steps of 15 s, probes 1 min".
 
         Args:
             left: what is still to be done.
             steps: number of the steps of this process, those that are done included.
+            seconds_left: how long the rest takes, where it is less than all that is left to do; None is just that.
         """
+        rest = self.left(left) if seconds_left is None else seconds_left
         parts = [f"{counted(steps, 'step')} of {rounded_time(typical(self._steps) or 0.0)}"]
         if number := self.done(VALIDATION) + left.counts.get(VALIDATION, 0):
             parts.append(f"{counted(number, 'validation')} of {rounded_time(self.each(VALIDATION))}")
         probes = left.counts.get(PROBE, 0)
         if self.done(PROBE) + probes:
             parts.append(f"probes {rounded_time(self.spent(PROBE) + probes * self.each(PROBE))}")
-        return f"about {rounded_time(self.seconds + (self.left(left) or 0.0))}: {', '.join(parts)}"
+        return f"about {rounded_time(self.seconds + (rest or 0.0))}: {', '.join(parts)}"
 
 
 def due_before(batches: int, every: int) -> int:

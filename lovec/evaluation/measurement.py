@@ -32,7 +32,7 @@ from lovec.datasets.jsonl import write_records
 from lovec.encoding import Author
 from lovec.evaluation.evaluator import EvaluationConfig, Evaluator, answered, tagged_file
 from lovec.evaluation.next_tokens import next_tokens
-from lovec.evaluation.processes import barrier, gather, in_data_order, own_share
+from lovec.evaluation.processes import barrier, gather, in_order_of, own_share
 from lovec.evaluation.run_folders import RESULTS, TestFolder
 from lovec.metrics.records import READOUTS, sentence_pairs
 from lovec.metrics.results import COUNTED_MISSING, write_results, written_by
@@ -118,7 +118,9 @@ class Measurement:
         for mode in self.evaluator.modes:
             with self._timed(mode, _watch(self.evaluator.taggers[mode])):
                 tagged = self.evaluator.tag(records, mode)
-            self._add(mode, self.evaluator.add_labels(tagged, mode))
+            with self.trainer.precision_plugin.test_step_context():  # an oracle may judge with the policy
+                labelled = self.evaluator.add_labels(tagged, mode)
+            self._add(mode, labelled)
 
     def tag_all(self) -> None:
         """Tag and measure all test records with the active adapter, in every mode."""
@@ -334,10 +336,11 @@ class Measurement:
             readouts: the readouts that it has.
         """
         fitting: dict[str, list[Record]] = {}
+        share = own_share(self.trainer, self.validation)
         with self.trainer.precision_plugin.test_step_context():
             for mode in modes:
-                batches = self._batches(own_share(self.trainer, self.validation), f"{method} on validation records")
-                fitting[mode] = self._all([r for rows in batches for r in tag(rows, mode)])
+                batches = self._batches(share, f"{method} on validation records")
+                fitting[mode] = self._all([r for rows in batches for r in tag(rows, mode)], share)
         for (label, calibrator), readout in product(CALIBRATORS.items(), readouts):
             name = f"{method} + {label}"
             fitted_modes: list[str] = []
@@ -415,8 +418,9 @@ class Measurement:
             }
         )
 
-    def _all(self, records: list[Record]) -> list[Record]:
-        return in_data_order(self.trainer, records)
+    def _all(self, records: list[Record], share: Sequence[Record] | None = None) -> list[Record]:
+        """Return the records of all processes, made of a share of the data: None is that of the test records."""
+        return in_order_of(self.trainer, self.records if share is None else share, records)
 
 
 def _tag_answered(tagger: Tagger, records: Sequence[Record], mode: str) -> list[Record]:

@@ -79,10 +79,29 @@ def own_share(trainer: Any, records: Sequence[Record]) -> Sequence[Record]:
 
 
 def in_data_order(trainer: Any, records: Sequence[Record]) -> list[Record]:
-    """Return the records of all processes, on every process, in the order they had before ``own_share`` split them."""
+    """Return the records of all processes, on every process, in the order they had before ``own_share`` split them.
+
+    No process may have left one out, see ``in_order_of``.
+    """
     return [
         record for row in zip_longest(*gather(trainer, records)) for record in row if record is not None
     ]  # one record per process and row
+
+
+def in_order_of(trainer: Any, share: Sequence[Record], records: Sequence[Record]) -> list[Record]:
+    """Return the records of all processes, on every process, in the order of the data; some may be left out.
+
+    Args:
+        trainer: the Lightning trainer.
+        share: this process's share of the data, as ``own_share`` returned it.
+        records: what was made of some of them, with their ids.
+    """
+    if trainer.world_size == 1:
+        return list(records)
+    ids = [id for row in zip_longest(*gather(trainer, [record.id for record in share])) for id in row]
+    place = {id: number for number, id in enumerate(ids)}
+    made = [record for part in gather(trainer, records) for record in part]
+    return sorted(made, key=lambda record: place[record.id])
 
 
 def reduce_over_processes(

@@ -28,7 +28,14 @@ from lovec.evaluation.processes import reduce_over_processes
 from lovec.evaluation.sampling import sample_validation
 from lovec.evaluation.stopping import SignalConnector
 from lovec.modules.batching import Batch, Example, default_budget, enough_memory, micro_batches
-from lovec.modules.checks import check_records, check_texts, check_trainer, not_finite, questions_with_tag_words
+from lovec.modules.checks import (
+    check_records,
+    check_texts,
+    check_trainer,
+    check_validation_interval,
+    not_finite,
+    questions_with_tag_words,
+)
 from lovec.modules.costs import RunCosts, length_of
 from lovec.modules.distributed import even_groups, sum_gradients, without_sync
 from lovec.modules.optimizers import create_optimizer, set_total_steps, step_schedule
@@ -304,6 +311,11 @@ class PolicyModule(EvaluationModule):
 
     # Lightning's hooks
 
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keep what a longer run goes on with, also where the end of this one has cut an epoch short."""
+        super().on_save_checkpoint(checkpoint)
+        go_on_after_the_end(checkpoint["loops"]["fit_loop"], self.trainer.num_training_batches)
+
     def configure_callbacks(self) -> list[Any]:
         """Refuse trainer flags that have another meaning here; return a probe and a monitor unless there are some."""
         check_trainer(self.trainer)
@@ -315,6 +327,7 @@ class PolicyModule(EvaluationModule):
         """Refuse settings of the optimiser and its schedule before a model is loaded, and add our last callbacks."""
         super().setup(stage)
         if stage == "fit":
+            check_validation_interval(self.trainer, getattr(self.trainer, "datamodule", None))
             create_optimizer(self.optimizer, self.lr_scheduler, [torch.nn.Parameter(torch.zeros(1, 1))])
             self.costs = RunCosts(self)
             last = [LengthWarnings(), AdapterWriter(), EndBySignal(), self.costs]
@@ -329,6 +342,7 @@ class PolicyModule(EvaluationModule):
             data: Any = getattr(self.trainer, "datamodule", None)
             with doing("checking the training records"):
                 check_records(self, data)
+                check_validation_interval(self.trainer, data)  # once more: there may be fewer now
             wanted = self.evaluation.validation_records
             sample_validation(data, self.evaluator.modes, wanted, self.policy.is_tiny, self.seed)
 
@@ -339,6 +353,28 @@ class PolicyModule(EvaluationModule):
             return optimizer
         set_total_steps(schedule, self.trainer, self.updates_per_batch)
         return [optimizer], [schedule]
+
+
+def go_on_after_the_end(loop: dict[str, Any], batches: float) -> None:
+    """Let the state of Lightning's loop that is saved after the last step of a run go on from that step.
+
+    Lightning counts an epoch that ``max_steps`` or ``max_time`` has cut short as a whole one, so a longer run would
+    leave out its rest; and after a whole one, a run with ``max_steps`` would count the batches of the next one from
+    there, and end it at once. A state that is saved within an epoch stays as it is.
+
+    Args:
+        loop: the state of the loop, as a checkpoint holds it.
+        batches: number of batches of an epoch; infinite where it is not known.
+    """
+    epochs, batch = loop["epoch_progress"].values(), loop["epoch_loop.batch_progress"]
+    if any(epoch["processed"] < epoch["started"] for epoch in epochs):
+        return
+    cut_short = 0 < batch["current"]["ready"] < batches and not batch["is_last_batch"]
+    for epoch in epochs:
+        epoch["processed"] = epoch["completed"] = epoch["started"] - cut_short
+    if not cut_short:
+        batch["current"] = dict.fromkeys(batch["current"], 0)
+        batch["is_last_batch"] = False
 
 
 def ratings(row: Record, scale: Scale = DEFAULT_SCALE) -> list[int]:

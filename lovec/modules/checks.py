@@ -17,6 +17,7 @@ from lovec.tags import TagFormat
 from lovec.types import LovecError, Record, is_text
 
 _EVERY = 10.0  # seconds between lines of progress
+_PRECISIONS = ("32-true", "bf16-mixed")  # with others, adapters would not stay in float32
 
 
 def check_trainer(trainer: Any) -> None:
@@ -36,10 +37,39 @@ def check_trainer(trainer: Any) -> None:
             "trainer.overfit_batches is set, but every epoch would go on with other records: give data of these few "
             "records alone, and as many trainer.max_epochs as wanted"
         )
-    if str(trainer.precision) in ("bf16-true", "16-true", "16-mixed"):
+    interval = trainer.val_check_interval
+    if type(interval) is int and interval < 1:  # a share of the epoch, or a time, is checked by Lightning
+        raise LovecError(
+            f"trainer.val_check_interval is {interval}, expected at least 1; trainer.limit_val_batches 0 makes no "
+            "validation"
+        )
+    if str(trainer.precision) not in _PRECISIONS:
         raise LovecError(
             f"trainer.precision is {trainer.precision}; adapters stay in float32: use 32-true or bf16-mixed, "
             "and policy.dtype: bfloat16 for the base"
+        )
+
+
+def check_validation_interval(trainer: Any, data: Any) -> None:
+    """Check that an epoch has as many batches as there are to be from one validation to the next.
+
+    Args:
+        trainer: the trainer of the run.
+        data: the datamodule, with its records; nothing is known of one without ``train_batches``.
+
+    Raises:
+        LovecError: it has fewer.
+    """
+    interval, limit = trainer.val_check_interval, trainer.limit_train_batches
+    over_epochs = trainer.check_val_every_n_epoch is None
+    if type(interval) is not int or over_epochs or not trainer.limit_val_batches or not hasattr(data, "train_batches"):
+        return
+    batches = data.train_batches()
+    batches = min(batches, limit) if isinstance(limit, int) else int(batches * limit)
+    if 0 < batches < interval:
+        raise LovecError(
+            f"trainer.val_check_interval is {interval}, but an epoch has {counted(batches, 'batch', 'batches')}; give "
+            "at most as many, or trainer.check_val_every_n_epoch null to count them over epochs"
         )
 
 

@@ -10,13 +10,13 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from lightning.pytorch import Trainer
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import Callback, Timer
 from lightning.pytorch.trainer.states import TrainerFn
 
 from lovec.callbacks import Probe
 from lovec.callbacks.estimate import PROBE, VALIDATION, Left, RunEstimate, due_before, validations_before
 from lovec.callbacks.progress import planned_batches
-from lovec.core.progress import Activity, doing
+from lovec.core.progress import Activity, doing, rounded_time
 from lovec.core.randomness import seeded
 from lovec.evaluation.processes import barrier
 from lovec.evaluation.stopping import SignalConnector
@@ -35,10 +35,12 @@ class RunCosts(Callback):
 
     Attributes:
         estimate: what was measured.
+        begun: whether a training has begun; one that has no step left does not.
     """
 
     def __init__(self, module: Any) -> None:
         self.estimate = RunEstimate()
+        self.begun = False
         self._module = module
         self._batch_work = self._validation_work = 0.0
         self._first = self._records = 0
@@ -47,6 +49,7 @@ class RunCosts(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Find out how much work a step and a validation are on average, and begin to measure."""
+        self.begun = True
         self._first = trainer.fit_loop.epoch_loop.total_batch_idx + 1
         data: Any = getattr(trainer, "datamodule", None)
         if hasattr(data, "loaded") and len(rows := data.loaded("train")):
@@ -91,22 +94,41 @@ class RunCosts(Callback):
 
     def left(self, done: int) -> Left:
         """Return what is left to do after so many batches, those of earlier parts of the run included."""
-        total = planned_batches(self._module.trainer, self._module.updates_per_batch)
+        total = self._total(done)
         if math.isinf(total):
             return Left(math.inf, {})
         return Left((total - done) * self._batch_work, self._counts_left(int(total)))
 
     def seconds_left(self, done: int) -> float | None:
-        """Return how long the rest takes after so many batches; None where it is not known."""
+        """Return how long the rest takes after so many batches; None where it is not known.
+
+        It is at most what ``trainer.max_time`` leaves.
+        """
         self._guess_validation()
         left = self.left(done)
-        return None if math.isinf(left.work) or not self._batch_work else self.estimate.left(left)
+        planned = None if math.isinf(left.work) or not self._batch_work else self.estimate.left(left)
+        known = [seconds for seconds in (planned, self._time_remaining()) if seconds is not None]
+        return min(known, default=None)
+
+    def _total(self, done: int) -> float:
+        """Return after how many batches the training ends, of those that ``trainer.max_time`` has time for."""
+        planned = planned_batches(self._module.trainer, self._module.updates_per_batch)
+        each = (self.estimate.rate or 0.0) * self._batch_work
+        rest = self._time_remaining()
+        return planned if rest is None or not each else min(planned, done + math.ceil(rest / each))
+
+    def _time_remaining(self) -> float | None:
+        """Return the seconds that are left of ``trainer.max_time``; None where there is no such limit."""
+        timers = (callback for callback in self._module.trainer.callbacks if isinstance(callback, Timer))
+        known = [rest for timer in timers if (rest := timer.time_remaining()) is not None]
+        return max(0.0, min(known)) if known else None
 
     def summary(self, done: int) -> str:
         """Return how long the whole run takes, and what of, after so many batches."""
-        self._guess_validation()
-        total = int(planned_batches(self._module.trainer, self._module.updates_per_batch))
-        return self.estimate.summary(self.left(done), total - self._first)
+        left, total, seconds = self.seconds_left(done), self._total(done), self.estimate.seconds
+        if math.isinf(total):  # nothing but its end is known
+            return f"about {rounded_time(seconds + (left or 0.0))}"
+        return self.estimate.summary(self.left(done), int(total) - self._first, left)
 
     def trial(self, rows: Sequence[Record]) -> None:
         """Measure how long one row takes, for what has to be decided before the first step; nothing is learned."""

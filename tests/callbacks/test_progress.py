@@ -6,12 +6,17 @@ import io
 import math
 import re
 import sys
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import Callback, Timer
 from tinyrun import Rows, module, trainer
 
 from lovec.callbacks import ProgressLine
+from lovec.callbacks.estimate import RunEstimate
 from lovec.callbacks.progress import progress_line
 from lovec.core.progress import clock
 from lovec.modules import SFT
@@ -58,6 +63,25 @@ def test_a_log_has_lines_and_none_where_bars_are_disabled(model: str, tmp_path: 
     silent.disable()
     run(model, tmp_path, silent, max_steps=1)
     assert "lovec: " not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("epochs", [1000, -1])
+def test_a_run_takes_no_longer_than_its_limit(epochs: int, model: str, tmp_path: Path) -> None:
+    class Seen(Callback):
+        def on_train_batch_end(self, trainer: Trainer, pl_module: Any, *place: Any) -> None:
+            left.append(pl_module.costs.seconds_left(trainer.global_step))
+            said.append(pl_module.costs.summary(trainer.global_step))
+            trainer.should_stop = True
+
+    left: list[float | None] = []
+    said: list[str] = []
+    limits = [Timer(timedelta(seconds=25), verbose=False), Seen()]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RunEstimate, "rate", 3600.0)
+        run = trainer(tmp_path, callbacks=limits, max_epochs=epochs)
+        run.fit(module(SFT, model), Rows(12))
+    assert left and all(0 <= seconds <= 25 for seconds in left if seconds is not None)
+    assert None not in left and re.match(r"about (\d\d s|1 min): ", said[0])
 
 
 def test_a_terminal_has_one_line_that_fits_it(model: str, tmp_path: Path, monkeypatch) -> None:

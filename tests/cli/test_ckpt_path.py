@@ -275,6 +275,7 @@ def test_training_goes_on_despite_what_is_named(run: Path, home: Path, tmp_path:
     assert main(in_folder(tmp_path / "new", *words)) == 0
     saved = tmp_path / "new" / "logs" / "version_0" / "checkpoints" / "last.ckpt"  # and not in the folder of the run
     assert read_checkpoint(saved)["lovec_fingerprint"]["data"]["records"] == 24
+    assert read_checkpoint(saved)["global_step"] == 5
 
 
 def test_what_decides_nothing_about_learning_may_change(run: Path, home: Path, tmp_path: Path) -> None:
@@ -282,6 +283,7 @@ def test_what_decides_nothing_about_learning_may_change(run: Path, home: Path, t
     words += ["--model.micro_batch_tokens", "200", "--model.evaluation.max_new_tokens", "9"]
     words += ["--data.eval_batch_size", "3", "--data.path", str(shutil.copy(home / "pairs.jsonl", tmp_path))]
     assert main(in_folder(tmp_path / "new", *words)) == 0
+    assert read_checkpoint(last_of(tmp_path / "new"))["global_step"] == 5
 
 
 def test_an_sft_checkpoint_is_no_beginning_for_dpo(run: Path, capsys: Any, tmp_path: Path) -> None:

@@ -45,6 +45,41 @@ def test_a_training_and_its_test_end_with_what_to_run_next(here, capsys, tmp_pat
     assert max(map(len, printed.out.splitlines())) <= 80
 
 
+def test_a_command_that_did_nothing_says_so(here, capsys, tmp_path_factory) -> None:
+    write_records("rows.jsonl", records(12))
+    Path("own.yaml").write_text(yaml.safe_dump({
+        "trainer": {"accelerator": "cpu", "default_root_dir": "runs/own", "enable_progress_bar": False},
+        "model": {"init_args": {"policy": {"model": tiny(tmp_path_factory.getbasetemp())},
+                                "evaluation": {"modes": ["iterative"], "max_new_tokens": 8}}},
+        "data": {"class_path": "Demonstrations",
+                 "init_args": {"path": "rows.jsonl", "test_path": "rows.jsonl", "batch_size": 4}},
+    }))  # fmt: skip
+    recipes = ["--config", "sft.yaml", "--config", "own.yaml", "--trainer.limit_val_batches", "0"]
+
+    def ends(command: str, *flags: str) -> str:
+        capsys.readouterr()
+        assert main([command, *recipes, *flags]) == 1
+        printed = capsys.readouterr()
+        assert "next: " not in printed.err and "records: runs" not in printed.err
+        (line,) = [line for line in printed.err.splitlines() if line.startswith("lovec: error: ")]
+        return line.removeprefix("lovec: error: ")
+
+    assert ends("fit", "--trainer.limit_train_batches", "0") == "nothing was trained: trainer.limit_train_batches is 0"
+    over = "nothing was trained: the run had already ended at step {}; raise trainer.max_steps, max_epochs or max_time"
+    assert ends("fit", "--trainer.max_epochs", "0") == over.format(0)
+    flags = ["--trainer.limit_val_batches", "1", "--trainer.val_check_interval", "1000"]
+    assert ends("fit", *flags).startswith("trainer.val_check_interval is 1000, but an epoch has ")
+    assert not Path("runs/own/adapter").exists()
+    assert main(["fit", *recipes, "--trainer.max_steps", "1"]) == 0
+    again = ["--trainer.max_steps", "1", "--ckpt_path"]
+    assert ends("fit", *again, "last") == over.format(1)
+    assert main(["fit", *recipes, *again, "auto"]) == 0  # a job that is started again
+    assert "lovec: nothing was trained: the run had already ended at step 1" in capsys.readouterr().err
+    empty = "the test split is empty, or trainer.limit_{}_batches is 0"
+    assert ends("test", "--trainer.limit_test_batches", "0") == "no test record was measured: " + empty.format("test")
+    assert ends("predict", "--trainer.limit_predict_batches", "0") == "no record was tagged: " + empty.format("predict")
+
+
 @pytest.mark.parametrize(("given", "wanted"), [("1", 1), ("1.0", 1.0), ("3", 3), ("0.5", 0.5), ("0", 0)])
 def test_a_whole_number_is_of_batches_and_one_with_a_point_a_share(given, wanted, monkeypatch) -> None:
     from lovec.cli.training import TrainingCLI

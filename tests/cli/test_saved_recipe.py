@@ -285,6 +285,20 @@ def test_the_folder_of_a_run_is_where_its_checkpoint_lies(path: str, folder: str
     assert run_folder(Path(path)) == folder
 
 
+@pytest.mark.parametrize("place", ["", "checkpoints", "lovec/abc123/checkpoints", "logs/my_exp/checkpoints"])
+def test_the_folder_of_a_run_has_the_name_that_its_recipe_gave_it(place: str) -> None:
+    """In every place where ``--ckpt_path last`` looks, also where the run was moved."""
+    for root in ("runs/dpo", "/elsewhere/dpo", "dpo"):
+        assert run_folder(Path("runs/dpo", place, "last.ckpt"), root) == "runs/dpo"
+
+
+def test_times_of_a_run_are_taken(here: Path) -> None:
+    limits = {"max_time": "00:08:00:00", "val_check_interval": "0:0:30:0"}
+    path = write_checkpoint(here / "x.ckpt", recipe(trainer=limits))
+    trainer = taken(Path(path), "fit")["trainer"]
+    assert {name: trainer[name] for name in limits} == limits
+
+
 def test_classes_that_ask_a_server_are_not_known() -> None:
     packaged = " ".join(path.read_text() for path in RECIPES.glob("*.yaml"))
     assert "lovec.engines.RemoteVllm" in packaged

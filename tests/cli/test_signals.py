@@ -8,6 +8,7 @@ import shlex
 import signal
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,8 @@ from forks import Fork, ranks
 from signalled import in_child
 
 from lovec.cli import main
+from lovec.cli.training import _resume_command
+from lovec.evaluation.stopping import SignalConnector
 from lovec.policy.checkpoints import read_checkpoint
 
 STUCK = ["--trainer.callbacks+", "signalled.Stuck", "--trainer.callbacks.hook"]
@@ -219,6 +222,20 @@ def test_a_second_signal_in_a_long_step_ends_the_run_at_once(
     assert err.index("lovec: SIGTERM: training stops after this step") < err.index("lovec: ended by SIGTERM\n")
     assert not Path("run/terminated.ckpt").exists() and "Traceback" not in err
     assert "# starts again: no checkpoint was written yet" in err
+
+
+@pytest.mark.parametrize(
+    ("ckpt", "does"),
+    [(None, "starts again: no checkpoint was written yet"), ("x.ckpt", "goes on where it began: no newer checkpoint")],
+)
+def test_a_run_that_has_saved_nothing_says_where_the_same_command_begins(
+    here: Path, ckpt: str | None, does: str
+) -> None:
+    trainer = SimpleNamespace(default_root_dir=str(here), checkpoint_callbacks=[], _signal_connector=None)
+    trainer._signal_connector = SignalConnector(trainer)
+    cli: Any = SimpleNamespace(trainer=trainer, config=SimpleNamespace(ckpt_path=ckpt))
+    command, said = _resume_command(cli, ["--config", "sft.yaml"])
+    assert command == "lovec fit --config sft.yaml" and said.startswith(does)
 
 
 def test_ctrl_c_says_how_to_go_on(here: Path, model: str, capfd: pytest.CaptureFixture[str]) -> None:

@@ -215,6 +215,40 @@ def test_other_data_under_the_same_name_are_another_run(here):
     assert plan(words, [], here)[0].folder not in folders
 
 
+def test_other_inputs_of_the_model_are_another_run(here):
+    words = ["--config", "distil.yaml", "--model.policy.adapter", "mine", "--model.policy.chat_template", "chat.jinja"]
+    words += ["--model.policy.model", "base", "--model.oracle", "LabelFile", "--model.oracle.path", "labels.jsonl"]
+    words += ["--model.teacher", "{class_path: PolicyMean, init_args: {adapter: other}}"]
+    for name in ("mine", "base", "other/adapter"):
+        Path(name).mkdir(parents=True)
+    Path("other/adapter/adapter_config.json").write_text("{}")
+    write_records("labels.jsonl", records(4))
+    inputs = ["chat.jinja", "base/model.safetensors", "other/adapter/adapter_model.safetensors"]
+    folders = []
+    for changed in (*inputs, "labels.jsonl", None, "other/log.txt"):  # the last one decides nothing
+        if changed == "labels.jsonl":
+            write_records(changed, records(4, seed=1))
+        elif changed:
+            Path(changed).write_text("changed")
+        folders.append(plan(words, [], here)[0].folder)
+    assert len(set(folders)) == 4
+    assert len(set(folders[-3:])) == 1
+
+
+@pytest.mark.parametrize(
+    ("recipe", "line"),
+    [
+        ({"model": {"init_args": {"evaluation": {"adapter": "other"}}}}, "each run measures the adapter that it has"),
+        ({"ckpt_path": "some.ckpt"}, "every run starts anew; use --model.policy.adapter"),
+    ],
+)
+def test_what_a_sweep_sets_itself_is_refused_in_a_recipe(here, recipe, line):
+    torch.save({}, "some.ckpt")
+    Path("mine.yaml").write_text(yaml.safe_dump(recipe))
+    with pytest.raises(UsageError, match=f"is not for a sweep: {line}"):
+        plan([*GRPO, "--config", "mine.yaml"], [], here)
+
+
 # ---------------------------------------------------------------- the table
 
 

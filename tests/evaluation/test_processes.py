@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lovec.evaluation import processes
-from lovec.evaluation.processes import in_data_order, own_share, reduce_over_processes
+from lovec.evaluation.processes import in_data_order, in_order_of, own_share, reduce_over_processes
 from lovec.types import Record
 
 ALONE = SimpleNamespace(world_size=1, global_rank=0)
@@ -27,6 +27,16 @@ def test_shares_of_records_come_back_in_the_order_of_the_data(number: int, monke
     shares = [own_share(trainer, records) for trainer in trainers]
     monkeypatch.setattr(processes, "gather", lambda trainer, part: shares)
     assert in_data_order(trainers[0], shares[0]) == records
+
+
+def test_records_that_a_process_leaves_out_move_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    records = [Record(str(i), "Q?") for i in range(6)]
+    trainers = [SimpleNamespace(world_size=2, global_rank=rank) for rank in range(2)]
+    shares = [own_share(trainer, records) for trainer in trainers]
+    parts = [[[record.id for record in share] for share in shares], [shares[0][:1] + shares[0][2:], shares[1]]]
+    monkeypatch.setattr(processes, "gather", lambda trainer, part: parts.pop(0))
+    found = in_order_of(trainers[0], shares[0], parts[1][0])
+    assert [record.id for record in found] == ["0", "1", "3", "4", "5"]
 
 
 def test_named_values_combine_over_the_processes_that_have_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,12 +7,15 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
+from lightning.fabric.plugins.precision.precision import _PRECISION_INPUT_STR
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
 from peft.tuners.tuners_utils import BaseTunerLayer
-from tinyrun import Rows, fit, loaded, module, records, trainer
+from tinyrun import Lengths, Rows, fit, loaded, module, records, sft_adapter, trainer
 from torch import Tensor
 
 from lovec.core.randomness import seeded
@@ -24,6 +27,7 @@ from lovec.modules import (
     ORPO,
     SFT,
     Batch,
+    EvaluationConfig,
     ExpectedReward,
     PolicyConfig,
     PreferenceModule,
@@ -31,6 +35,7 @@ from lovec.modules import (
     WarmupCosine,
 )
 from lovec.modules.batching import micro_batches
+from lovec.modules.checks import check_trainer
 from lovec.policy import Policy, is_adapter
 from lovec.policy.checkpoints import read_checkpoint
 from lovec.types import LossOutput, LovecError, Record, Sentence, Term
@@ -235,14 +240,30 @@ def test_an_objective_with_a_wrong_mask_is_refused(model: str, tmp_path: Path) -
         ({"accumulate_grad_batches": 2}, "use data.batch_size"),
         ({"gradient_clip_val": 1.0}, "use model.grad_norm"),
         ({"precision": "bf16-true"}, "use 32-true or bf16-mixed"),
+        (
+            {"val_check_interval": 0},
+            "val_check_interval is 0, expected at least 1; trainer.limit_val_batches 0 makes no",
+        ),
+        ({"val_check_interval": 4, "limit_val_batches": 1}, "is 4, but an epoch has 3 batches; give at most as many"),
+        (
+            {"val_check_interval": 2, "limit_val_batches": 1, "limit_train_batches": 1},
+            "is 2, but an epoch has 1 batch;",
+        ),
         ({"overfit_batches": 1}, "give data of these few records alone"),
     ],
 )
-def test_trainer_flags_that_mean_something_else_are_refused(
-    flags: dict[str, Any], words: str, model: str, tmp_path: Path
-) -> None:
-    with pytest.raises(LovecError, match=words):
-        trainer(tmp_path, **flags).fit(module(SFT, model), Rows())
+def test_trainer_flags_that_mean_something_else_are_refused(flags: dict[str, Any], words: str, tmp_path: Path) -> None:
+    with pytest.raises(LovecError, match=words):  # before a model is looked for
+        trainer(tmp_path, **flags).fit(module(SFT, str(tmp_path / "none")), Rows())
+
+
+@pytest.mark.parametrize("precision", get_args(_PRECISION_INPUT_STR))
+def test_a_precision_is_one_that_leaves_adapters_in_float32(precision: str, tmp_path: Path) -> None:
+    ours = trainer(tmp_path)
+    refused = nullcontext() if precision in ("32-true", "bf16-mixed") else pytest.raises(LovecError, match=precision)
+    with pytest.MonkeyPatch.context() as patch, refused:
+        patch.setattr(Trainer, "precision", precision)  # many need a GPU, or a package of their own
+        check_trainer(ours)
 
 
 def test_bf16_mixed_trains(model: str, tmp_path: Path) -> None:
@@ -450,6 +471,28 @@ def test_the_schedule_reaches_the_optimiser_and_a_longer_resume(model: str, tmp_
         trainer(tmp_path, max_epochs=-1).fit(module(SFT, model, lr_scheduler=WarmupCosine), Rows())
 
 
+@pytest.mark.parametrize(
+    "saver", [{"every_n_train_steps": 100}, {"every_n_epochs": 1, "save_on_train_epoch_end": True}]
+)
+@pytest.mark.parametrize("lengths", [(3, 5, 6), (9, 13), (7, 10)])  # 7 steps are an epoch
+def test_a_run_that_ended_inside_an_epoch_is_lengthened(
+    lengths: tuple[int, ...], saver: dict[str, Any], model: str, tmp_path: Path
+) -> None:
+    def trained(folder: Path, length: int, ckpt: str | None) -> tuple[int, list[Tensor]]:
+        torch.manual_seed(0)  # of the fresh adapter
+        objective = module(SFT, model)
+        last = ModelCheckpoint(dirpath=folder, save_last=True, enable_version_counter=False, **saver)
+        run = trainer(folder, max_epochs=2, max_steps=length, enable_checkpointing=True, callbacks=[last])
+        run.fit(objective, Rows(28), ckpt_path=ckpt)
+        return run.global_step, [weight.detach() for weight in objective.policy.trainable()]
+
+    _, whole = trained(tmp_path / "whole", lengths[-1], None)
+    for length, ckpt in zip(lengths, (None, *(str(tmp_path / "cut" / "last.ckpt"),) * len(lengths)), strict=False):
+        steps, cut = trained(tmp_path / "cut", length, ckpt)
+        assert steps == length
+    assert all(torch.equal(a, b) for a, b in zip(whole, cut, strict=True))
+
+
 def test_a_schedule_with_a_length_of_its_own_keeps_it(model: str, tmp_path: Path) -> None:
     def schedule(optimizer: torch.optim.Optimizer) -> WarmupCosine:
         return WarmupCosine(optimizer, warmup=0.0, total_steps=100)
@@ -483,6 +526,21 @@ def test_validation_logs_the_first_domain_and_a_test_every_one(model: str, tmp_p
         alone = module(SFT, model)
         alone.evaluation.modes = ["free-form"]
         trainer(tmp_path).test(alone, Half())
+
+
+def test_an_oracle_judges_every_method_in_the_precision_of_the_test(model: str, tmp_path: Path) -> None:
+    """Labels of the method are made within Lightning's step, those of the base model after all steps."""
+
+    class Watching(Lengths):
+        def rate(self, records: Sequence[Record]) -> list[list[float | None]]:
+            seen.append(torch.is_autocast_enabled("cpu"))
+            return super().rate(records)
+
+    seen: list[bool] = []
+    evaluation = EvaluationConfig(max_new_tokens=8, rows=8, modes=["free-form"], adapter=sft_adapter(tmp_path, model))
+    objective = module(SFT, model, oracle=Watching(), evaluation=evaluation)
+    trainer(tmp_path, precision="bf16-mixed").test(objective, Rows(), verbose=False)
+    assert len(seen) > 1 and all(seen)
 
 
 def test_the_constant_comes_from_validation_and_labels_from_the_oracle(

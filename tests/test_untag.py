@@ -37,6 +37,9 @@ def tag(score: int | str) -> str:
         (f"One. {tag('x')} Two. {tag(3)}", [("One. x", None), ("Two.", 3)]),
         ("a <confidence>12 monkeys ate. Then slept.", [("a 12 monkeys ate.", None), ("Then slept.", None)]),
         (f"{tag(3)} One.", [("One.", None)]),
+        (f"Is it? He won it in 1815. {tag(1)}", [("Is it?", None), ("He won it in 1815.", 1)]),
+        (f"https://a.b/c\n1. First. {tag(2)}", [("https://a.b/c", None), ("1. First.", 2)]),
+        (f"Early life:\n1. First. {tag(3)}", [("Early life:", None), ("1. First.", 3)]),
         (f"```\na. B\n\nc\n``` {tag(5)}", [("```\na. B\n\nc\n```", 5)]),
     ],
 )
@@ -129,6 +132,9 @@ PIECES = [
     "[1] ",
     "He left.",
     " ",
+    "Is it? ",
+    "Early life:\n",
+    "https://a.b/c\n",
 ]
 ANSWERS = st.lists(st.sampled_from(PIECES), max_size=12).map("".join)
 

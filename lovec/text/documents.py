@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -289,12 +290,52 @@ _BLOCKS = frozenset(
     "h3 h4 h5 h6 header hr html li main ol p pre section summary table tbody td tfoot th thead tr ul".split()
 )
 _IN_LAYOUT = "p, div, table, ul, ol, h1, h2, h3, h4, h5, h6, pre, blockquote"
+_TAG = re.compile(
+    r"<(?P<end>/?)(?!(?:br|hr|img|embed|meta)\b)(?P<name>[a-z][^\s/>]*+)[^>]*+(?:>|\Z)", re.IGNORECASE
+)
+_LOOSE = (
+    "a p li dd dt tr td th thead tbody tfoot caption colgroup option optgroup rb rp rt rtc "
+    "area base col input link source track wbr "
+    "script style title textarea xmp iframe noembed noframes noscript"
+).split()
+"""Elements that pages leave open without nesting them: another one ends them, or nothing can stand in them, or no tag
+but their own end."""
+_INLINE = "b big code em font i nobr s small strike strong tt u".split()
+_GROUPS = dict.fromkeys(_LOOSE, "loose") | dict.fromkeys(_INLINE, "inline")
+_DEEPEST = {"loose": 256, "inline": 16, "": 256}
+"""How many elements may be open at once, by group; browsers have a limit as well. Inline elements that are open are
+repeated in every block."""
 
 
 def _html(text: str) -> Any:
+    """Parse HTML. What lies too deep loses its tags, and no text."""
     from selectolax.lexbor import LexborHTMLParser
 
-    return LexborHTMLParser(text)
+    return LexborHTMLParser(_flat(text))
+
+
+def _flat(html: str) -> str:
+    """Return HTML without the tags that lie too deep: at every tag the parser looks at all elements that are open.
+
+    A loose element is ended before the next of its name begins, which changes nothing where the parser does so, too.
+    """
+    unclosed: Counter[str] = Counter()  # by name
+    depths: Counter[str] = Counter()  # by group
+
+    def kept(tag: re.Match[str]) -> str:
+        name, ends = tag["name"].lower(), bool(tag["end"])
+        group = _GROUPS.get(name, "")
+        if tag[0].endswith("/>") and (unclosed["svg"] or unclosed["math"]):
+            return " "  # a drawing has many, and elsewhere the slash closes nothing
+        deep = depths[group] + (not ends) > _DEEPEST[group]
+        step = -(unclosed[name] > 0) if ends else 1
+        unclosed[name] += step
+        depths[group] += step
+        if group == "loose":
+            return f"</{name}>{tag[0]}" if deep and not ends else tag[0]
+        return " " if deep else tag[0]
+
+    return _TAG.sub(kept, html)
 
 
 def _visible(html: str) -> str:

@@ -10,7 +10,7 @@ from lovec.tags import DEFAULT_TAGS, TagFormat, parse, strip, thought_length, wi
 from lovec.text.clauses import CONFIDENCES, in_clauses
 from lovec.text.documents import kept_blocks, kind_of, parts, readable
 from lovec.text.sentences import spans, split_sentences
-from lovec.types import Record, Sentence, Unit
+from lovec.types import STATEMENT, Record, Sentence, Unit
 
 _OF_EARLIER_RUNS = ("problems", "left_out", CONFIDENCES, "revised", "hedged")
 _BLANK_LINE = re.compile(r"\n\s*\n")
@@ -165,7 +165,9 @@ def _marked(answer: str, tags: TagFormat, split: Callable[[str], list[str]]) -> 
 
 
 def _last_paragraph(text: str, begins_line: bool, first: bool) -> int:
-    """Return where the last paragraph begins; a sentence is never longer than its paragraph, and has no heading.
+    """Return where the last paragraph begins, or what follows the last question, label or address in it.
+
+    A sentence is never longer than its paragraph, and has nothing in it that states nothing, such as a heading.
 
     Args:
         text: what stands before a tag, after the tag before it.
@@ -175,8 +177,8 @@ def _last_paragraph(text: str, begins_line: bool, first: bool) -> int:
     ends = [end for start, end, _ in kept_blocks(text, begins=first) if start or begins_line]
     begin = max((end for end in ends if text[end:].strip()), default=0)
     pieces = [(begin + start, begin + end) for start, end in spans(text[begin:])]
-    for (_, end), (start, _) in zip(reversed(pieces[:-1]), reversed(pieces[1:]), strict=True):
-        if _BLANK_LINE.search(text, end, start):
+    for (begun, end), (start, _) in zip(reversed(pieces[:-1]), reversed(pieces[1:]), strict=True):
+        if _BLANK_LINE.search(text, end, start) or kind_of(text[begun:end], begins_line=False) != STATEMENT:
             return start
     return begin
 

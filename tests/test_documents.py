@@ -233,7 +233,8 @@ def test_long_text_takes_linear_time(unit: str, beginning: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "unit", ["<div>", "<ul><li>", "<dl><dd>", "<x>", "<rt>", "<li><dd>", "<svg><tr>", "<b><p>", "<span></div>", "<div/>"]
+    "unit",
+    ["<div>", "<ul><li>", "<dl><dd>", "<x>", "<rt>", "<li><dd>", "<svg><tr>", "<b><p>", "<span></div>", "<div/>"],
 )
 @pytest.mark.parametrize("beginning", ["<html><body>", "<html><body><svg>", "Hello there.\n\n"])
 def test_html_is_never_deep_and_its_words_stay(unit: str, beginning: str) -> None:

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from lovec.tags import DEFAULT_TAGS, SOURCE_WORDS, TagFormat
 from lovec.text.sentences import ends_with_stop, split_sentences
 from lovec.types import STATEMENT, PartKind, Sentence, is_text
 
@@ -180,12 +181,31 @@ def is_html(text: str) -> bool:
     )
 
 
-def readable(text: str) -> str:
+def readable(text: str, tags: TagFormat = DEFAULT_TAGS) -> str:
     """Return the visible text of HTML as Markdown; other texts as they are.
 
     Headings, lists, tables and code are marked; scripts, styles, forms and navigation are no part of it.
+
+    Args:
+        text: any text.
+        tags: the tag words, which are no HTML and stay.
     """
-    return _visible(text) if is_html(text) else text
+    if not is_html(text):
+        return text
+    unused = unused_characters(text)
+    covers = [(word, next(unused)) for word in (tags.open, tags.close, *SOURCE_WORDS) if word in text]
+    for word, cover in covers:
+        text = text.replace(word, cover)
+    text = _visible(text)
+    for word, cover in covers:
+        text = text.replace(cover, word)
+    return text
+
+
+def unused_characters(text: str) -> Iterator[str]:
+    """Yield characters that a text does not have, which can stand for words of it that must not be read there."""
+    used = set(text)
+    return (chr(code) for code in _UNUSED if chr(code) not in used)
 
 
 def _sentence(text: str) -> Sentence:
@@ -290,9 +310,8 @@ _BLOCKS = frozenset(
     "h3 h4 h5 h6 header hr html li main ol p pre section summary table tbody td tfoot th thead tr ul".split()
 )
 _IN_LAYOUT = "p, div, table, ul, ol, h1, h2, h3, h4, h5, h6, pre, blockquote"
-_TAG = re.compile(
-    r"<(?P<end>/?)(?!(?:br|hr|img|embed|meta)\b)(?P<name>[a-z][^\s/>]*+)[^>]*+(?:>|\Z)", re.IGNORECASE
-)
+_UNUSED = range(0xE000, 0xF900)  # characters without a meaning
+_TAG = re.compile(r"<(?P<end>/?)(?!(?:br|hr|img|embed|meta)\b)(?P<name>[a-z][^\s/>]*+)[^>]*+(?:>|\Z)", re.IGNORECASE)
 _LOOSE = (
     "a p li dd dt tr td th thead tbody tfoot caption colgroup option optgroup rb rp rt rtc "
     "area base col input link source track wbr "

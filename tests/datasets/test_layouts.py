@@ -367,7 +367,7 @@ def test_rows_of_trainers_are_questions_and_answers(tmp_path, row, question, tex
     path.write_text(json.dumps({**row, "id": "7"}) + "\n")
     (record,) = read_any(path)
     assert (record.id, record.question, record.answer, record.sentences) == ("7", question, text, ())
-    assert "earlier_turns" not in record.meta or len(row["messages"]) > 2 and "prompt" not in row
+    assert "earlier_turns" not in record.meta or (len(row["messages"]) > 2 and "prompt" not in row)
     assert "messages" not in record.meta or not row["messages"]
     assert record.meta.get("rejected_answer", "Bo.") == "Bo."
 
@@ -593,7 +593,9 @@ def test_binary_columns_of_parquet_are_text_and_maps_are_pairs(tmp_path):
 def test_columns_of_one_name_are_refused_in_parquet(tmp_path):
     table = pa.Table.from_arrays([pa.array([0.1]), pa.array([0.9])], names=["confidence", "confidence"])
     write_table(table, tmp_path / "x.parquet")
-    with pytest.raises(LovecError, match="x.parquet: two columns have the name 'confidence'; give each column its own"):
+    with pytest.raises(
+        LovecError, match=r"x.parquet: two columns have the name 'confidence'; give each column its own"
+    ):
         list(read_rows(tmp_path / "x.parquet"))
 
 

@@ -19,7 +19,7 @@ from lovec.datasets.factscore import read_factscore
 from lovec.datasets.world import VARIANTS
 from lovec.datasets.world.text import make_corpus
 from lovec.datasets.world.things import make_entities
-from lovec.text.documents import is_html, kind_of, paragraphs, parts, readable, title_of
+from lovec.text.documents import _flat, _html, is_html, kind_of, paragraphs, parts, readable, title_of
 from lovec.text.sentences import split_sentences
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -218,6 +218,7 @@ def test_parts_are_pieces_of_the_text_and_nothing_is_lost(text: str) -> None:
             "1. ",
         ),
         *("a: ", "<div>\n", "|\n", "A\n===\n"),
+        *("<div>", "<ul><li>", "<dl><dd>", "<x>", "<rt>", "<li><dd>", "<b></p>", "<div></p>", "<span></div>"),
     ],
 )
 def test_long_text_takes_linear_time(unit: str, beginning: str) -> None:
@@ -229,6 +230,35 @@ def test_long_text_takes_linear_time(unit: str, beginning: str) -> None:
 
     # Eight times the text: about 8 if linear, 64 if quadratic; below the floor the clock is all noise.
     assert any(cost(60_000) < 24 * max(cost(7_500), 0.02) for _ in range(3))
+
+
+@pytest.mark.parametrize(
+    "unit",
+    ["<div>", "<ul><li>", "<dl><dd>", "<x>", "<rt>", "<li><dd>", "<svg><tr>", "<b><p>", "<span></div>", "<div/>"],
+)
+@pytest.mark.parametrize("beginning", ["<html><body>", "<html><body><svg>", "Hello there.\n\n"])
+def test_html_is_never_deep_and_its_words_stay(unit: str, beginning: str) -> None:
+    text = f"{beginning}{unit * 3000}<script>a</script>word</div>"
+    nodes, deepest = [_html(text).body], 0
+    while nodes := [child for node in nodes for child in node.iter()]:
+        deepest += 1
+    assert deepest < 2000 and "</script>word" in _flat(text)
+    if "svg" not in beginning + unit:  # drawings are not read
+        assert readable(text).rstrip("*").endswith("word") or not is_html(text)
+
+
+def test_ordinary_html_is_parsed_as_it_is() -> None:
+    drawn = "<svg>" + "<path d='M0'/>" * 300 + "</svg>"
+    for text in (
+        "<div>" * 200 + "x" + "</div>" * 200,
+        "<ul>" + "<li>a<p>b" * 120 + "</ul><!-- <div> --><script>'<div>'</script><pre>a < b <i>c</i></pre>",
+        "<p>a <b>b<i>c</b>d</i><br><img src='>'>" * 250,
+        "<table>" + "<tr><td>a</td><td>b</td></tr>" * 500 + "</table>",
+    ):
+        assert _flat(text) == text
+    assert readable(f"<html><body><div>{drawn}a</div><div>b</div>") == "a\n\nb"
+    loose = "".join(f"<li>{at}<p>x" for at in range(300))
+    assert readable(f"<html><body><ul>{loose}</ul><div>a</div><div>b</div>").endswith("- 299\n\nx\n\na\n\nb")
 
 
 def test_texts_of_the_world_have_the_sentences_that_results_rest_on() -> None:

@@ -103,6 +103,7 @@ GOLDEN = [
     # HTML
     "<p>One.</p>¦<p>Two. ¦ Three.</p>\n¦<ul><li>a</li>¦<li>b</li></ul>",
     "One<br>¦Two<br/>\n¦Three, <b>four.</b> ¦ Five. ¦ Use `<br>` here.",
+    "<p>She wrote notes.</p>\n¦`x` is code. ¦ A line break is <br> ¦ `x` in code.",
     # names with small letters
     "He bought a phone. ¦ iPhone sales rose.",
     "The firm is eBay. ¦ eBay is old.",
@@ -156,7 +157,7 @@ PIECES = st.sampled_from(
         *("\n\n", "\r\n", "  ", " a", " A", " He ", "Dr", "U.S", "No", "St", "eBay", "5", "1.", "[3]", '."', ' "'),
         *("é", "王", "\x1c", "\u2028", "\xa0", "।", "؟", "。", "「", "」", "»"),
         *("[1] ", "[1, 2]", "[^a]", "¹", " ²", "【3†x】", "`", "```", "\n```\n", "~~~\n", "$$", "\\[", "\\]"),
-        *("\\begin{a}", "\\end{a}", "ii. ", "3. Mai", "m. "),
+        *("\\begin{a}", "\\end{a}", "ii. ", "3. Mai", "m. ", "</p>", "<br>"),
     ]
 )
 TEXTS = st.lists(PIECES | st.text(max_size=3), max_size=40).map("".join)

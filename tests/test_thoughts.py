@@ -9,10 +9,12 @@ from tinyrun import tiny
 from transformers import AutoTokenizer
 
 from lovec.encoding import Encoder
-from lovec.labelling.steps import _answer
+from lovec.labelling.steps import SplitStep, _answer
 from lovec.oracles.prompts import read_ratings
 from lovec.taggers.freeform import AnswerReader, GrowingAnswer, TextReader, read_answer, sentence_spans
 from lovec.tags import DEFAULT_TAGS, TagFormat, parse, thought_length, without_thoughts
+from lovec.text.abstentions import is_abstention
+from lovec.text.sentences import split_sentences
 from lovec.text.untag import split_record
 from lovec.types import Completion, Record, Sentence, TokenScores
 
@@ -116,3 +118,17 @@ def test_given_answers_and_labelled_ones() -> None:
     assert [(s.text, s.score) for s in tagged.sentences] == [("She was born.", 9), ("In London.", 4)]
     assert _answer("<think>Hm.</think> She was.", True).text == "She was."
     assert _answer("<think>Hm.", False).problem is not None
+
+
+@pytest.mark.parametrize(
+    ("answer", "count"),
+    [
+        ("<think>I don't know much about her. I am not sure when she was born.</think> She was born. In London.", 2),
+        ("<think>Ada was born. In London. She wrote notes.</think> I'm sorry, but I don't know who that is.", None),
+        ("<think>I don't know who that is.", 0),
+    ],
+)
+def test_a_thought_does_not_decide_whether_an_answer_declines(answer: str, count: int | None) -> None:
+    [outcome] = SplitStep(split_sentences, is_abstention)([Record("a", "Who?", answer=answer)])
+    expected = {"abstained": 1} if count is None else {"sentences": count} if count else {"without an answer": 1}
+    assert outcome.counts == expected and outcome.records[0].answer == answer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from lovec.core.imports import gc_paused
 from lovec.labelling import SplitStep
+from lovec.tagging import text_record
 from lovec.tags import DEFAULT_TAGS, TagFormat
 from lovec.text.documents import parts
 from lovec.text.sentences import split_sentences
@@ -37,6 +39,9 @@ def tag(score: int | str) -> str:
         (f"One. {tag('x')} Two. {tag(3)}", [("One. x", None), ("Two.", 3)]),
         ("a <confidence>12 monkeys ate. Then slept.", [("a 12 monkeys ate.", None), ("Then slept.", None)]),
         (f"{tag(3)} One.", [("One.", None)]),
+        (f"Is it? He won it in 1815. {tag(1)}", [("Is it?", None), ("He won it in 1815.", 1)]),
+        (f"https://a.b/c\n1. First. {tag(2)}", [("https://a.b/c", None), ("1. First.", 2)]),
+        (f"Early life:\n1. First. {tag(3)}", [("Early life:", None), ("1. First.", 3)]),
         (f"```\na. B\n\nc\n``` {tag(5)}", [("```\na. B\n\nc\n```", 5)]),
     ],
 )
@@ -129,6 +134,9 @@ PIECES = [
     "[1] ",
     "He left.",
     " ",
+    "Is it? ",
+    "Early life:\n",
+    "https://a.b/c\n",
 ]
 ANSWERS = st.lists(st.sampled_from(PIECES), max_size=12).map("".join)
 
@@ -168,6 +176,46 @@ def test_reading_tags_undoes_writing_them(answer: str, data: st.DataObject):
     labelled, again = (step([Record("a", "Q?", answer=text)])[0].records[0] for text in (plain, tagged))
     assert [sentence.text for sentence in again.sentences] == [sentence.text for sentence in labelled.sentences]
     assert again.answer == plain.strip()
+
+
+@pytest.mark.parametrize(
+    ("answer", "count"),
+    [
+        ("वह 1815 में पैदा हुई। उसने नोट्स लिखे।", 2),
+        ("She was born. She asked «Why.»", 2),
+        ("She was born. She left (in 1815)", 1),
+        ("She was born. She left in", 1),
+    ],
+)
+def test_the_last_sentence_of_an_answer_that_was_cut_off_stays_if_it_ends(answer: str, count: int):
+    record = Record("a", "Who?", answer=answer, meta={"finished": False})
+    [outcome] = SplitStep(split_sentences, lambda text: False)([record])
+    assert len(outcome.records[0].sentences) == count
+
+
+HTML = f"<p>A. {tag(8)}</p><pre>x {tag(9)}</pre><p>B. {tag(3)} <by_source> 0.50 </by_source></p>"
+
+
+@pytest.mark.parametrize("record", [Record("a", "Q?", answer=HTML), text_record(HTML)])
+@pytest.mark.parametrize("thought", ["", "<think>Hm.</think> "])
+def test_tags_in_html_are_tags_and_its_markup_is_no_text(record: Record, thought: str):
+    record = replace(record, answer=thought + record.answer)
+    code = f"```\nx {tag(9)}\n```"
+    read = split_record(record)
+    assert [(s.text, s.kind, s.score) for s in read.sentences] == [
+        ("A.", "statement", 8),
+        (code, "code", None),
+        ("B.", "statement", 3),
+    ]
+    assert read.answer == f"A.\n\n{code}\n\nB." and split_record(read) == read
+    [outcome] = SplitStep(split_sentences, lambda text: False)([record])
+    assert [(s.text, s.score) for s in outcome.records[0].sentences] == [("A.", 8), ("B.", 3)]
+
+
+def test_other_tag_words_in_html():
+    tags = TagFormat("<c>", "</c>")
+    record = text_record("<p>A. <c> 4 </c></p>", tags=tags)
+    assert [(s.text, s.score) for s in split_record(record, tags).sentences] == [("A.", 4)]
 
 
 def test_only_statements_are_labelled_and_the_answer_stays_whole():

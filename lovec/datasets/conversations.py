@@ -34,7 +34,7 @@ def answered(row: Row, reading: Reading) -> Iterator[Record]:
     yield _record([*_turns(row[names[0]], "user"), *_turns(row[names[1]], "assistant")], row, names, reading)
 
 
-@layout("prompts", "prompt")
+@layout("prompts", "prompt", fits=lambda row: not row.get("messages"))
 def asked(row: Row, reading: Reading) -> Iterator[Record]:
     """Read a prompt as an open question. Other keys are kept in ``meta``."""
     yield _record(_turns(row["prompt"], "user"), row, ["prompt"], reading)
@@ -54,7 +54,10 @@ def preference(row: Row, reading: Reading) -> Iterator[Record]:
         LovecError: an answer is tagged in part, or the two are different answers with tags.
     """
     before = _turns(row.get("prompt"), "user")
-    chosen, rejected = (before + _turns(row[key], "assistant") for key in ("chosen", "rejected"))
+    chosen, rejected = (_turns(row[key], "assistant") for key in ("chosen", "rejected"))
+    chosen, rejected = (
+        turns if any(role == "user" for role, _ in turns) else before + turns for turns in (chosen, rejected)
+    )
     question, answer, other = _last(chosen)[0], _last(chosen)[1], _last(rejected)[1]
     if DEFAULT_TAGS.open in answer or DEFAULT_TAGS.open in other:
         yield from authors.pair({**row, "prompt": question, "chosen": answer, "rejected": other}, reading)

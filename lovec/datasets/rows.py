@@ -252,7 +252,7 @@ def read_rows(
     """
     name, report = str(path if name is None else name), on_error or _raise
     if (stored := HubRows.parse(os.fspath(path))) is not None:
-        yield from ((number, {key: _plain(value) for key, value in row.items()}) for number, row in stored.rows())
+        yield from ((number, _plain_row(row, f"{name}:{number}")) for number, row in stored.rows())
         return
     try:
         with _opened(path) as file:
@@ -392,8 +392,7 @@ def _table_rows(
     reader = csv.reader(lines, delimiter=separator, strict=True)
     try:
         columns = next((cells for cells in reader if cells), [])
-        if doubled := [column for column, count in Counter(columns).items() if count > 1]:
-            raise LovecError(f"{name}:1: two columns have the name {doubled[0]!r}; give each column its own")
+        _check_columns(columns, f"{name}:1")
         for cells in reader:
             if cells and len(cells) != len(columns):
                 report(
@@ -408,6 +407,16 @@ def _table_rows(
     except (UnicodeDecodeError, csv.Error) as error:
         reason = error.reason if isinstance(error, UnicodeDecodeError) else error
         raise LovecError(f"{name}:{reader.line_num + 1}: not a table in UTF-8 ({reason})") from None
+
+
+def _check_columns(names: Iterable[str], place: str) -> None:
+    """Refuse a table in which a name is that of several columns.
+
+    Raises:
+        LovecError: it is; the message names it.
+    """
+    if doubled := [name for name, count in Counter(names).items() if count > 1]:
+        raise LovecError(f"{place}: two columns have the name {doubled[0]!r}; give each column its own")
 
 
 def cell_value(cell: str, column: str = "") -> Any:
@@ -479,11 +488,31 @@ def _parquet_rows(file: io.BufferedReader, name: str) -> Iterator[tuple[int, Row
 
     source = file if isinstance(file.raw, io.FileIO) else io.BytesIO(_whole(file, name))
     try:
-        batches = (row for batch in ParquetFile(source).iter_batches(256) for row in batch.to_pylist())
+        table = ParquetFile(source)
+        _check_columns(table.schema_arrow.names, name)
+        batches = (row for batch in table.iter_batches(256) for row in batch.to_pylist())
         for number, row in enumerate(batches, 1):
-            yield number, {key: _plain(value) for key, value in row.items()}
+            yield number, _plain_row(row, f"{name}:{number}")
     except pyarrow.ArrowException as error:
         raise LovecError(f"cannot read {name} as Parquet ({' '.join(str(error).split())})") from None
+
+
+def _plain_row(row: Row, place: str) -> Row:
+    """Return a row of Parquet as JSON has it.
+
+    Raises:
+        LovecError: a column holds bytes that are no text; the message names it.
+    """
+    plain: Row = {}
+    for column, value in row.items():
+        try:
+            plain[column] = _plain(value)
+        except UnicodeDecodeError as error:
+            raise LovecError(
+                f"{place}: the column {column!r} holds bytes that are not text in UTF-8 ({error.reason}); write it as "
+                "text, or leave it out"
+            ) from None
+    return plain
 
 
 def _plain(value: Any) -> Any:
@@ -491,8 +520,10 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         plain = {key: _plain(inner) for key, inner in value.items()}
         return {key: inner for key, inner in plain.items() if inner is not None}
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):  # maps come as pairs
         return [_plain(inner) for inner in value]
+    if isinstance(value, bytes):  # texts that their writer did not mark as such
+        return value.decode()
     if isinstance(value, float) and not math.isfinite(value):
         return None if math.isnan(value) else str(value)  # JSON has no infinity, and who needs a number refuses a word
     return value if isinstance(value, str | int | float | None) else str(value)

@@ -389,8 +389,10 @@ def _table(rows: Iterator[tuple[int, Row]], columns: Columns, first: Sequence[Ro
         group = None if key is None else str(key)
         with error_in(f"{path}:{number}: "):
             truths = values[columns.label]
-            several = isinstance(truths, list)
             given = {name: values[name] for name in (*columns.methods, judge)}
+            if truths is None and (lists := [value for value in given.values() if isinstance(value, list)]):
+                truths = [None] * len(lists[0])
+            several = isinstance(truths, list)
             for truth, cells in _cells(given, truths if several else None, truths):
                 factuality = label_of(truth, columns.label_scale, opposite)
                 judged = label_of(cells[judge], columns.label_scale, judge_opposite)

@@ -155,7 +155,7 @@ class EvaluationModule(LightningModule, CheckedSettings):
         SignalConnector.of(self.trainer)
         if stage != "validate" and self.trainer.is_global_zero:
             check_writable(self.run_dir / "test" if stage == "test" else self.run_dir)
-        if stage == "fit" or (stage != "predict" and FREE_FORM in self.evaluation.modes):
+        if self.asks_oracle(stage):
             check_ready(self._oracle)
         if stage == "test":
             for baseline in self.baselines if ITERATIVE in self.evaluation.modes else ():
@@ -362,6 +362,14 @@ class EvaluationModule(LightningModule, CheckedSettings):
     def _oracle(self) -> Oracle | None:
         """The oracle that is given, or that of the data."""
         return self.oracle or getattr(getattr(self.trainer, "datamodule", None), "oracle", None)
+
+    def asks_oracle(self, stage: str) -> bool:
+        """Return whether a stage asks the oracle, which then must not lack anything; measuring free-form answers does.
+
+        Args:
+            stage: "fit", "validate", "test" or "predict".
+        """
+        return stage != "predict" and FREE_FORM in self.evaluation.modes
 
     def _attach_oracle(self) -> None:
         """Give the policy to an oracle that judges with it."""

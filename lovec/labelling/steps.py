@@ -14,13 +14,12 @@ from lovec.encoding import Encoder
 from lovec.encoding.answering import plain_completions
 from lovec.labelling.stage import Outcome
 from lovec.tags import thought_length
+from lovec.text.sentences import ends_with_stop
 from lovec.text.untag import split_record, untag
 from lovec.types import Engine, LovecError, Oracle, Record, Sampling, checked_ratings
 
 _OF_AN_ANSWER = ("finished", "problem", "abstained")
 """Keys of ``meta`` that are about the answer of a record, and not about its question."""
-
-_SENTENCE_ENDS = (*".!?…\"'”)]*。", "\u2019", "\uff01", "\uff1f")
 
 
 def copy_records(records: Sequence[Record]) -> list[Outcome]:
@@ -165,13 +164,14 @@ class SplitStep:
         if record.sentences:
             record = record.statements()
             return Outcome([record], {"sentences": len(record.sentences), **read})
-        if not record.answer.strip():
+        answer = record.answer[thought_length(record.answer) :]
+        if not answer.strip():
             return Outcome([record], {"without an answer": 1})
-        if _has_abstained(record) or self.is_abstention(record.answer):
+        if _has_abstained(record) or self.is_abstention(answer):
             return Outcome([replace(record, meta={**record.meta, "abstained": True})], {"abstained": 1})
         record = split_record(record, split=self.split)
         last = record.sentences[-1].text if record.sentences else ""
-        if not record.finished and len(record.sentences) > 1 and not last.endswith(_SENTENCE_ENDS):
+        if not record.finished and len(record.sentences) > 1 and not ends_with_stop(last):
             record = replace(record, sentences=record.sentences[:-1])
         record = record.statements()
         return Outcome([record], {"sentences": len(record.sentences)})

@@ -335,6 +335,12 @@ class PolicyModule(EvaluationModule):
             others = [callback for callback in trainer.callbacks if type(callback) not in map(type, last)]
             trainer.callbacks = [*others, *last]  # behind ModelCheckpoint, which Lightning has put last by now
 
+    def asks_oracle(self, stage: str) -> bool:
+        """Return whether a stage asks the oracle: a probe does in training, and what `EvaluationModule` measures."""
+        callbacks: list[Any] = self.trainer.callbacks  # type: ignore[attr-defined]
+        probed = self.probes and any(isinstance(callback, Probe) and callback.every > 0 for callback in callbacks)
+        return super().asks_oracle(stage) or (stage == "fit" and probed)
+
     def configure_model(self) -> None:
         """Build the policy, and check the training records before anything counts them."""
         super().configure_model()

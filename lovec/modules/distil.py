@@ -95,6 +95,10 @@ class Distil(ScoreModule):
         super().on_load_checkpoint(checkpoint)
         self._estimates = {str(name): tuple(values) for name, values in checkpoint.get(_ESTIMATES, {}).items()}
 
+    def asks_oracle(self, stage: str) -> bool:
+        """Return whether a stage asks the oracle; any teacher may, such as `OracleTeacher`."""
+        return super().asks_oracle(stage) or stage == "fit"
+
     @property
     def teacher_resources(self) -> TeacherResources:
         """What the teacher works with."""

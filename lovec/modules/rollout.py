@@ -130,6 +130,10 @@ class RolloutModule(PolicyModule):
         self._notices.append(self._little_room)
         self._old_logps: dict[int, list[float]] = {}  # by the number of the example; of this batch of rollouts only
 
+    def asks_oracle(self, stage: str) -> bool:
+        """Return whether a stage asks the oracle, which rates the answers of every training step."""
+        return super().asks_oracle(stage) or stage == "fit"
+
     # What an objective defines
 
     def advantages(self, rewards: Tensor) -> Tensor:

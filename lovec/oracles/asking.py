@@ -13,10 +13,10 @@ import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import AsyncExitStack, nullcontext
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeAlias, TypeVar
 
 from rich.console import Console
 from rich.progress import Progress
@@ -367,6 +367,10 @@ class _NoMoreCalls(Exception):
     """The run has a reason to stop, so no further call is made."""
 
 
+_Opens: TypeAlias = Callable[[], Awaitable[Chat]]
+"""Returns the client of the server."""
+
+
 class _Run(Generic[T]):
     """One call of ``Asker._ask``: workers that take questions from one queue.
 
@@ -387,6 +391,7 @@ class _Run(Generic[T]):
         self._prompts = prompts
         self._queue = iter(range(len(names)))
         self._tasks: dict[str, asyncio.Task[T]] = {}  # by prompt: records with the same share a call
+        self._chat: Chat | None = None
         self._reserved_cost = 0.0  # US dollars that the calls in progress are expected to cost
 
     async def ask_all(self) -> None:
@@ -399,7 +404,14 @@ class _Run(Generic[T]):
             def show() -> None:
                 bar.update(task, advance=1, description=f"{asker.model}: {asker.status}")
 
-            async with Chat(asker.model, address(asker.base_url), asker.timeout, asker.retries) as chat:
+            async with AsyncExitStack() as stack:
+
+                async def chat() -> Chat:  # opened for the first call, since without calls no key is needed
+                    if self._chat is None:
+                        opened = Chat(asker.model, address(asker.base_url), asker.timeout, asker.retries)
+                        self._chat = await stack.enter_async_context(opened)
+                    return self._chat
+
                 n_workers = min(asker.concurrency, len(self._names))
                 work = asyncio.gather(*(self._work(cache, chat, show) for _ in range(n_workers)))
                 try:
@@ -419,7 +431,7 @@ class _Run(Generic[T]):
     def _make_no_more_calls(self, reason: str) -> None:
         self.stop_reason = self.stop_reason or reason
 
-    async def _work(self, cache: ReplyCache, chat: Chat, show: Callable[[], None]) -> None:
+    async def _work(self, cache: ReplyCache, chat: _Opens, show: Callable[[], None]) -> None:
         asker = self._asker
         for number in self._queue:
             name, make = self._names[number], self._prompts[number]
@@ -436,13 +448,13 @@ class _Run(Generic[T]):
                 pass
             show()
 
-    async def _value(self, prompt: Prompt[T], cache: ReplyCache, chat: Chat) -> T:
+    async def _value(self, prompt: Prompt[T], cache: ReplyCache, chat: _Opens) -> T:
         key = self._asker.key(prompt, 0)
         if key not in self._tasks:
             self._tasks[key] = asyncio.ensure_future(self._usable_value(prompt, cache, chat))
         return await self._tasks[key]
 
-    async def _usable_value(self, prompt: Prompt[T], cache: ReplyCache, chat: Chat) -> T:
+    async def _usable_value(self, prompt: Prompt[T], cache: ReplyCache, chat: _Opens) -> T:
         asker, problem, paid = self._asker, "", 0
         for attempt in count():
             reply = self._cached_reply(asker.key(prompt, attempt), cache)
@@ -483,17 +495,18 @@ class _Run(Generic[T]):
         self._asker.cached += reply is not None
         return reply
 
-    async def _paid_reply(self, prompt: Prompt[T], attempt: int, chat: Chat) -> ChatReply:
+    async def _paid_reply(self, prompt: Prompt[T], attempt: int, chat: _Opens) -> ChatReply:
         asker = self._asker
         expected = asker.cost(prompt.load) or 0.0
         if asker.max_cost is not None and (asker.spent or 0.0) + self._reserved_cost + expected > asker.max_cost:
             self._make_no_more_calls(f"the next call would go beyond max_cost ${asker.max_cost:g}")
         if self.stop_reason:
             raise _NoMoreCalls
+        opened = await chat()
         self._reserved_cost += expected
         try:
             reply = await asker.granted(
-                prompt.wishes, lambda wish: chat.ask(prompt.messages, prompt.parameters(attempt, wish))
+                prompt.wishes, lambda wish: opened.ask(prompt.messages, prompt.parameters(attempt, wish))
             )
         except ServerRefused as error:
             self._make_no_more_calls(f"the server refuses every call: {error}")

@@ -60,10 +60,29 @@ def prefetch(
 
     async def run() -> None:
         with ReplyCache(asker.cache) as cache, BatchList(cache.path) as batches:
+            if next(_missing(asker, prompts, cache, batches), None) is None:
+                return  # without calls no key is needed
             async with BatchClient(url, asker.timeout, asker.retries) as client:
                 await _Prefetch(asker, prompts, notify or log.info, url, cache, batches, client).run()
 
     run_to_the_end(run(), lambda: None)
+
+
+def _missing(
+    asker: Asker, prompts: Callable[[], Iterable[Callable[[], Prompt[Any]]]], cache: ReplyCache, batches: BatchList
+) -> Iterator[tuple[str, Prompt[Any]]]:
+    """Yield all questions that were never asked, and their keys."""
+    for prompt in _made(prompts):
+        key = asker.key(prompt, 0)
+        if cache.get(key) is None and not batches.is_alone(key):
+            yield key, prompt
+
+
+def _made(prompts: Callable[[], Iterable[Callable[[], Prompt[Any]]]]) -> Iterator[Prompt[Any]]:
+    """Yield all questions, without those that cannot be made, which will be told when they are asked."""
+    for make in prompts():
+        with suppress(CallFailed):
+            yield make()
 
 
 @dataclass
@@ -134,18 +153,8 @@ class _Prefetch:
 
     # Submit
 
-    def _prompts(self) -> Iterator[Prompt[Any]]:
-        """Yield all questions, without those that cannot be made, which will be told when they are asked."""
-        for make in self.prompts():
-            with suppress(CallFailed):
-                yield make()
-
     def _missing(self) -> Iterator[tuple[str, Prompt[Any]]]:
-        """Yield all questions that were never asked, and their keys."""
-        for prompt in self._prompts():
-            key = self.asker.key(prompt, 0)
-            if self.cache.get(key) is None and not self.batches.is_alone(key):
-                yield key, prompt
+        return _missing(self.asker, self.prompts, self.cache, self.batches)
 
     async def _submit_missing(self) -> None:
         """Submit all that is missing, and await what is submitted already, by this process or another one."""
@@ -320,7 +329,7 @@ class _Prefetch:
     def _unusable(self, replies: Mapping[str, ChatReply]) -> dict[str, Problem]:
         """Return why replies cannot be used, by their keys; those that can be used are left out."""
         found = {}
-        for prompt in self._prompts() if replies else ():
+        for prompt in _made(self.prompts) if replies else ():
             key = self.asker.key(prompt, 0)
             if key in replies and isinstance(why := prompt.read(replies[key]), str):
                 found[key] = Problem("", why)

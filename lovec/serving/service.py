@@ -191,7 +191,7 @@ class Service:
             topics, default = ({}, question) if topic is None else ({"the text": topic}, None)
             notices = list(question_notices(topics, default, '"about": "NAME"'))
         self.model.check_question(question)
-        record = split_record(text_record(request.text, question), self.model.tags)
+        record = split_record(text_record(request.text, question, tags=self.model.tags), self.model.tags)
         record, more = self.model.with_source(replace(record, evidence=tuple(request.evidence or ())))
         most = self.model.most_characters + 1
         inline = self._inline(request.inline, self.model.text_tags)

@@ -40,7 +40,7 @@ from lovec.tagging.base import (
 from lovec.tagging.methods import Method, MethodTagger, check_method, check_questions
 from lovec.tagging.revising import Revise
 from lovec.tagging.selection import KEEP_ALL, Selection
-from lovec.tags import DEFAULT_TAGS
+from lovec.tags import DEFAULT_TAGS, TagFormat
 from lovec.text.documents import paragraphs, readable, title_of
 from lovec.types import (
     BY_SOURCE,
@@ -293,7 +293,8 @@ def tag(
         raise renamed_threshold(settings["min_score"], scale, "min_confidence={}")
     named = [(f"text-{number}", t or "", q) for number, (t, q) in enumerate(zip(texts, questions, strict=True), 1)]
     guesses = {name: guessed_question(t) for name, t, q in named if not q}
-    records = [text_record(t, q or guesses[name][0], name) for name, t, q in named]
+    tags = DEFAULT_TAGS if session is None else session.encoder.tags
+    records = [text_record(t, q or guesses[name][0], name, tags) for name, t, q in named]
     guessed = {name: topic for name, (_, topic) in guesses.items() if topic is not None}
     default = DEFAULT_QUESTION if len(guessed) < len(guesses) else None
     for notice in question_notices(guessed, default, 'about="NAME"'):
@@ -363,9 +364,18 @@ def _listed(name: str, value: Any) -> list[str | None]:
     return texts
 
 
-def text_record(text: str, question: str = DEFAULT_QUESTION, record_id: str = "text") -> Record:
-    """Return a record of a text that is not split into sentences yet; of HTML it has the visible text."""
-    return Record(record_id, question, answer=readable(text))
+def text_record(
+    text: str, question: str = DEFAULT_QUESTION, record_id: str = "text", tags: TagFormat = DEFAULT_TAGS
+) -> Record:
+    """Return a record of a text that is not split into sentences yet.
+
+    Args:
+        text: the text; of HTML the record has the visible text, and tags that are in it already.
+        question: the question that it answers.
+        record_id: id of the record.
+        tags: the tag words.
+    """
+    return Record(record_id, question, answer=readable(text, tags))
 
 
 @dataclass

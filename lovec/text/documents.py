@@ -15,10 +15,12 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from lovec.tags import DEFAULT_TAGS, SOURCE_WORDS, TagFormat
 from lovec.text.sentences import ends_with_stop, split_sentences
 from lovec.types import STATEMENT, PartKind, Sentence, is_text
 
@@ -179,12 +181,31 @@ def is_html(text: str) -> bool:
     )
 
 
-def readable(text: str) -> str:
+def readable(text: str, tags: TagFormat = DEFAULT_TAGS) -> str:
     """Return the visible text of HTML as Markdown; other texts as they are.
 
     Headings, lists, tables and code are marked; scripts, styles, forms and navigation are no part of it.
+
+    Args:
+        text: any text.
+        tags: the tag words, which are no HTML and stay.
     """
-    return _visible(text) if is_html(text) else text
+    if not is_html(text):
+        return text
+    unused = unused_characters(text)
+    covers = [(word, next(unused)) for word in (tags.open, tags.close, *SOURCE_WORDS) if word in text]
+    for word, cover in covers:
+        text = text.replace(word, cover)
+    text = _visible(text)
+    for word, cover in covers:
+        text = text.replace(cover, word)
+    return text
+
+
+def unused_characters(text: str) -> Iterator[str]:
+    """Yield characters that a text does not have, which can stand for words of it that must not be read there."""
+    used = set(text)
+    return (chr(code) for code in _UNUSED if chr(code) not in used)
 
 
 def _sentence(text: str) -> Sentence:
@@ -289,12 +310,51 @@ _BLOCKS = frozenset(
     "h3 h4 h5 h6 header hr html li main ol p pre section summary table tbody td tfoot th thead tr ul".split()
 )
 _IN_LAYOUT = "p, div, table, ul, ol, h1, h2, h3, h4, h5, h6, pre, blockquote"
+_UNUSED = range(0xE000, 0xF900)  # characters without a meaning
+_TAG = re.compile(r"<(?P<end>/?)(?!(?:br|hr|img|embed|meta)\b)(?P<name>[a-z][^\s/>]*+)[^>]*+(?:>|\Z)", re.IGNORECASE)
+_LOOSE = (
+    "a p li dd dt tr td th thead tbody tfoot caption colgroup option optgroup rb rp rt rtc "
+    "area base col input link source track wbr "
+    "script style title textarea xmp iframe noembed noframes noscript"
+).split()
+"""Elements that pages leave open without nesting them: another one ends them, or nothing can stand in them, or no tag
+but their own end."""
+_INLINE = "b big code em font i nobr s small strike strong tt u".split()
+_GROUPS = dict.fromkeys(_LOOSE, "loose") | dict.fromkeys(_INLINE, "inline")
+_DEEPEST = {"loose": 256, "inline": 16, "": 256}
+"""How many elements may be open at once, by group; browsers have a limit as well. Inline elements that are open are
+repeated in every block."""
 
 
 def _html(text: str) -> Any:
+    """Parse HTML. What lies too deep loses its tags, and no text."""
     from selectolax.lexbor import LexborHTMLParser
 
-    return LexborHTMLParser(text)
+    return LexborHTMLParser(_flat(text))
+
+
+def _flat(html: str) -> str:
+    """Return HTML without the tags that lie too deep: at every tag the parser looks at all elements that are open.
+
+    A loose element is ended before the next of its name begins, which changes nothing where the parser does so, too.
+    """
+    unclosed: Counter[str] = Counter()  # by name
+    depths: Counter[str] = Counter()  # by group
+
+    def kept(tag: re.Match[str]) -> str:
+        name, ends = tag["name"].lower(), bool(tag["end"])
+        group = _GROUPS.get(name, "")
+        if tag[0].endswith("/>") and (unclosed["svg"] or unclosed["math"]):
+            return " "  # a drawing has many, and elsewhere the slash closes nothing
+        deep = depths[group] + (not ends) > _DEEPEST[group]
+        step = -(unclosed[name] > 0) if ends else 1
+        unclosed[name] += step
+        depths[group] += step
+        if group == "loose":
+            return f"</{name}>{tag[0]}" if deep and not ends else tag[0]
+        return " " if deep else tag[0]
+
+    return _TAG.sub(kept, html)
 
 
 def _visible(html: str) -> str:

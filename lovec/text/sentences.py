@@ -71,7 +71,7 @@ _UNIT = re.compile(
 _REST_OF_LINE = re.compile(r"[^\S\n]*(?:\n|\Z)")
 _BREAK = re.compile(r"\n\s*")
 _HTML_BREAK = re.compile(
-    r"(?:(?:</(?:p|div|h[1-6]|[uod]l|li|d[td]|t[rdh]|table|pre|blockquote|section|article)>|<[bh]r ?/?>)\s*)+(?!`)",
+    r"(?:(?:</(?:p|div|h[1-6]|[uod]l|li|d[td]|t[rdh]|table|pre|blockquote|section|article)>|<[bh]r ?/?>)(?!`)\s*)+",
     re.IGNORECASE,
 )
 _MARKER = re.compile(r"[-*+•–—]\s|\(?(?:\d{1,3}|[a-zA-Z]|[ivx]{1,5}|[IVX]{2,5})[.)]\s|[#>|]")

@@ -8,15 +8,14 @@ from dataclasses import replace
 
 from lovec.tags import DEFAULT_TAGS, TagFormat, parse, strip, thought_length, without_source_tags
 from lovec.text.clauses import CONFIDENCES, in_clauses
-from lovec.text.documents import kept_blocks, kind_of, parts, readable
+from lovec.text.documents import kept_blocks, kind_of, parts, readable, unused_characters
 from lovec.text.sentences import spans, split_sentences
-from lovec.types import Record, Sentence, Unit
+from lovec.types import STATEMENT, Record, Sentence, Unit
 
 _OF_EARLIER_RUNS = ("problems", "left_out", CONFIDENCES, "revised", "hedged")
 _BLANK_LINE = re.compile(r"\n\s*\n")
 _FENCE = re.compile(r"`{3,}|~{3,}")
 _FENCE_LINE = r"^[ \t>]*(?:`{3,}|~{3,})[ \t]*"
-_UNUSED = range(0xE000, 0xF900)  # characters without a meaning
 
 
 def untag(
@@ -26,7 +25,7 @@ def untag(
 
     A record without sentences gets those that its tags mark: a tag ends a sentence, and what has no valid tag is split.
     The score of a valid tag becomes the score of its sentence. Confidences by source are removed, too. What stands in a
-    block of code between two fences is code, tags included.
+    block of code between two fences is code, tags included. Of a tagged answer in HTML the visible text stays.
 
     Args:
         record: given or generated text.
@@ -35,7 +34,8 @@ def untag(
     """
     if (answer := without_source_tags(record.answer)) != record.answer:
         record = replace(record, answer=answer)
-    covered = _Covered(record.answer, tags)
+    visible = not record.sentences and tags.occur_in(answer)
+    covered = _Covered(_readable(answer, tags) if visible else answer, tags)
     texts = [covered.text, *(sentence.text for sentence in record.sentences if sentence.kind != "code")]
     if not any(map(tags.occur_in, texts)):
         return record, 0
@@ -67,8 +67,7 @@ class _Covered:
         blocks = _code_blocks(answer, tags)
         self._covers: list[tuple[str, str]] = []
         if blocks:
-            used = set(answer)
-            unused = (chr(code) for code in _UNUSED if chr(code) not in used)
+            unused = unused_characters(answer)
             self._covers = [(word, next(unused) * len(word)) for word in (tags.open, tags.close)]
         pieces, here = [], 0
         for start, end in blocks:
@@ -136,15 +135,20 @@ def split_record(
     if "revised" in record.meta:
         sentences = (replace(sentence, revision=None) for sentence in record.sentences)
         record = replace(record, sentences=tuple(sentences))
-    record = replace(record, meta=meta) if record.sentences else _split(replace(record, meta=meta), split)
+    record = replace(record, meta=meta) if record.sentences else _split(replace(record, meta=meta), tags, split)
     return in_clauses(record) if unit == "clause" else record
 
 
-def _split(record: Record, split: Callable[[str], list[str]]) -> Record:
-    begin = thought_length(record.answer)
-    answer = readable(record.answer[begin:])
-    sentences = tuple(parts(answer, split))
-    return replace(record, answer=record.answer[:begin] + answer, sentences=sentences, rejected=None)
+def _split(record: Record, tags: TagFormat, split: Callable[[str], list[str]]) -> Record:
+    answer = _readable(record.answer, tags)
+    sentences = tuple(parts(answer[thought_length(answer) :], split))
+    return replace(record, answer=answer, sentences=sentences, rejected=None)
+
+
+def _readable(answer: str, tags: TagFormat) -> str:
+    """Return an answer with its thought as it is, and its visible text behind that."""
+    begin = thought_length(answer)
+    return answer[:begin] + readable(answer[begin:], tags)
 
 
 def _marked(answer: str, tags: TagFormat, split: Callable[[str], list[str]]) -> Iterator[Sentence]:
@@ -159,13 +163,17 @@ def _marked(answer: str, tags: TagFormat, split: Callable[[str], list[str]]) -> 
         begins_line = first or "\n" in before
         begin = _last_paragraph(span.text, begins_line, first)
         yield from parts(span.text, split, begins=first, until=begin)
-        text = span.text[begin:].strip()
-        yield _scored(Sentence(text, kind=kind_of(text, begins_line or begin > 0)), span.score, tags)
+        text, head = span.text[begin:].strip(), span.text[:begin].rstrip()
+        if head:
+            begins_line = "\n" in span.text[len(head) : len(span.text) - len(text)]
+        yield _scored(Sentence(text, kind=kind_of(text, begins_line)), span.score, tags)
     yield from parts(parsed.tail, split, begins=not parsed.sentences)
 
 
 def _last_paragraph(text: str, begins_line: bool, first: bool) -> int:
-    """Return where the last paragraph begins; a sentence is never longer than its paragraph, and has no heading.
+    """Return where the last paragraph begins, or what follows the last question, label or address in it.
+
+    A sentence is never longer than its paragraph, and has nothing in it that states nothing, such as a heading.
 
     Args:
         text: what stands before a tag, after the tag before it.
@@ -175,8 +183,8 @@ def _last_paragraph(text: str, begins_line: bool, first: bool) -> int:
     ends = [end for start, end, _ in kept_blocks(text, begins=first) if start or begins_line]
     begin = max((end for end in ends if text[end:].strip()), default=0)
     pieces = [(begin + start, begin + end) for start, end in spans(text[begin:])]
-    for (_, end), (start, _) in zip(reversed(pieces[:-1]), reversed(pieces[1:]), strict=True):
-        if _BLANK_LINE.search(text, end, start):
+    for (begun, end), (start, _) in zip(reversed(pieces[:-1]), reversed(pieces[1:]), strict=True):
+        if _BLANK_LINE.search(text, end, start) or kind_of(text[begun:end], begins_line=False) != STATEMENT:
             return start
     return begin
 

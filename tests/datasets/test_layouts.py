@@ -12,9 +12,11 @@ import sys
 from pathlib import Path
 
 import datasets
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyarrow.parquet import write_table
 
 from lovec.cli import main
 from lovec.datasets import jsonl as jsonl_module
@@ -355,6 +357,9 @@ def turns(*texts):
         ({"messages": [{"role": "user", "content": [{"type": "text", "text": "Who?"}]}]}, "Who?", ""),
         ({"chosen": turns("Who?", "Ada."), "rejected": turns("Who?", "Bo.")}, "Who?", "Ada."),
         ({"prompt": "Who?", "chosen": "Ada.", "rejected": "Bo."}, "Who?", "Ada."),
+        ({"prompt": "Who?", "prompt_id": "x", "messages": turns("Who?", "Ada.")}, "Who?", "Ada."),
+        ({"prompt": "Who?", "messages": []}, "Who?", ""),
+        ({"prompt": "Who?", "chosen": turns("Who?", "Ada."), "rejected": turns("Who?", "Bo.")}, "Who?", "Ada."),
     ],
 )  # fmt: skip
 def test_rows_of_trainers_are_questions_and_answers(tmp_path, row, question, text):
@@ -362,6 +367,9 @@ def test_rows_of_trainers_are_questions_and_answers(tmp_path, row, question, tex
     path.write_text(json.dumps({**row, "id": "7"}) + "\n")
     (record,) = read_any(path)
     assert (record.id, record.question, record.answer, record.sentences) == ("7", question, text, ())
+    assert "earlier_turns" not in record.meta or (len(row["messages"]) > 2 and "prompt" not in row)
+    assert "messages" not in record.meta or not row["messages"]
+    assert record.meta.get("rejected_answer", "Bo.") == "Bo."
 
 
 @pytest.mark.parametrize("written", [json.dumps, str], ids=["json", "python"])
@@ -570,6 +578,25 @@ except LovecError as error:
     words = [sys.executable, "-c", code, str(tmp_path / "x.jsonl.gz")]
     done = subprocess.run(words, capture_output=True, text=True, check=True)
     assert "x.jsonl.gz:1: a line of more than 512 MiB" in done.stdout
+
+
+def test_binary_columns_of_parquet_are_text_and_maps_are_pairs(tmp_path):
+    path = str(tmp_path / "x.parquet")
+    columns = {"question": pa.array(["Qé?".encode()], pa.binary()), "m": pa.array([[("a", 1)]], pa.map_("str", "i4"))}
+    write_table(pa.table(columns), path)
+    assert list(read_rows(path)) == [(1, {"question": "Qé?", "m": [["a", 1]]})]
+    write_table(pa.table({"question": pa.array([b"Q?", b"Q\xe9?"], pa.binary())}), path)
+    with pytest.raises(LovecError, match=r"x.parquet:2: the column 'question' holds bytes that are not text in UTF-8"):
+        list(read_rows(path))
+
+
+def test_columns_of_one_name_are_refused_in_parquet(tmp_path):
+    table = pa.Table.from_arrays([pa.array([0.1]), pa.array([0.9])], names=["confidence", "confidence"])
+    write_table(table, tmp_path / "x.parquet")
+    with pytest.raises(
+        LovecError, match=r"x.parquet: two columns have the name 'confidence'; give each column its own"
+    ):
+        list(read_rows(tmp_path / "x.parquet"))
 
 
 def test_pipes_are_refused_and_not_waited_for(tmp_path):

@@ -160,6 +160,15 @@ def test_named_columns_may_lie_in_objects_and_lists(tmp_path):
     assert value_at({"a": {"b": [{"c": 1}, 2]}}, "a.b.c") == [1, None] and value_at({"a": 3}, "a.b") is None
 
 
+def test_rows_of_lists_without_labels_are_left_out(tmp_path):
+    path = tmp_path / "x.jsonl"
+    rows = [{"confidence": [0.1, 0.2], "label": [1, 0]}, {"confidence": [0.3, 0.4], "label": None}]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    [method] = read_scored(str(path), Columns(("confidence",), label="label")).methods
+    assert method.factuality.tolist() == [1, 0] and method.confidence.tolist() == [0.1, 0.2]
+    assert method.unlabelled == 2
+
+
 def test_all_containers_give_the_same(tmp_path):
     rows = [{"confidence": 0.5, "label": True, "group": 1}, {"confidence": 1.0, "label": False, "group": 1}]
     expected = read(saved(tmp_path, *rows))

@@ -9,7 +9,8 @@ import pytest
 from tinyrun import Rows, module, trainer
 
 from lovec.baselines import LUQ, ClaimConditioned, NLIJudge
-from lovec.modules import GRPO, SFT, EvaluationConfig
+from lovec.callbacks import Probe
+from lovec.modules import GRPO, SFT, EvaluationConfig, PTrueTuned
 from lovec.oracles import OpenAIOracle
 from lovec.types import LovecError
 
@@ -43,6 +44,16 @@ def test_an_oracle_without_its_key_is_refused_before_the_model_is_looked_for(
 def test_an_oracle_that_is_not_asked_needs_no_key(stage: str, modes: tuple[str, ...], tmp_path: Path) -> None:
     with pytest.raises(LovecError, match=MISSING):
         run(stage, tmp_path, modes=modes, oracle=OpenAIOracle("gpt"))
+
+
+@pytest.mark.parametrize(
+    ("cls", "every", "asked"), [(SFT, 0, False), (PTrueTuned, 5, False), (SFT, 5, True), (GRPO, 0, True)]
+)
+def test_training_asks_the_oracle_in_probes_and_rollouts(cls: type, every: int, asked: bool, tmp_path: Path) -> None:
+    evaluation = EvaluationConfig(modes=["iterative"], max_new_tokens=8)
+    trained = module(cls, MISSING, evaluation=evaluation, oracle=OpenAIOracle("gpt"))
+    with pytest.raises(LovecError, match=NO_KEY if asked else MISSING):
+        trainer(tmp_path, callbacks=[Probe(every=every)]).fit(trained, Rows())
 
 
 @pytest.mark.parametrize("baseline", [LUQ, ClaimConditioned])

@@ -25,7 +25,7 @@ from lovec.core import calls
 from lovec.datasets.jsonl import read_records, write_records
 from lovec.oracles import OpenAIOracle, OracleStopped
 from lovec.oracles.asking import Prompt, another
-from lovec.oracles.cache import ReplyCache, reply_key
+from lovec.oracles.cache import ChatReply, ReplyCache, reply_key
 from lovec.oracles.chat import address
 from lovec.oracles.costs import Estimate, count_tokens
 from lovec.types import LovecError, Record, Sentence
@@ -492,6 +492,19 @@ def test_other_servers_need_no_key_but_openai_does(server: FaultServer) -> None:
     assert server.calls[0].key in (None, "Bearer none")
     with pytest.raises(LovecError, match=r"^\$OPENAI_API_KEY is not set"):
         OpenAIOracle("gpt-4o").rate(many(1))
+
+
+def test_replies_of_the_cache_need_no_key(tmp_path: Path) -> None:
+    oracle, records = OpenAIOracle("gpt-4o", cache=str(tmp_path / "replies.sqlite")), many(2)
+    with ReplyCache(oracle.cache) as cache:
+        for record, row in zip(records, truth(records), strict=True):
+            text = "\n\n".join(f"**Analysis:** So.\n**Rating:** ${round(10 * (value or 0))}$" for value in row)
+            cache.put(oracle.key(oracle._prompt(record), 0), ChatReply(text, "stop"))
+    oracle.prefetch(records)
+    assert oracle.rate(records) == truth(records) and oracle.failures == {} and oracle.cached == 2
+    for ask in (oracle.prefetch, oracle.rate):
+        with pytest.raises(LovecError, match=r"^\$OPENAI_API_KEY is not set"):
+            ask(many(3))
 
 
 def test_a_key_that_no_header_can_hold_is_not_shown(server: FaultServer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -515,15 +515,28 @@ def _plain_row(row: Row, place: str) -> Row:
     return plain
 
 
-def _plain(value: Any) -> Any:
-    """Return a value of Parquet as JSON has it; an object has only the keys that it has a value for."""
+def _plain(value: Any, inside: bool = False) -> Any:
+    """Return a value of Parquet as JSON has it; an object has only the keys that it has a value for.
+
+    Args:
+        value: the value.
+        inside: whether it is part of another one, in which bytes that are no text, such as an image, are left out.
+
+    Raises:
+        UnicodeDecodeError: it is bytes that are no text.
+    """
     if isinstance(value, dict):
-        plain = {key: _plain(inner) for key, inner in value.items()}
+        plain = {key: _plain(inner, inside=True) for key, inner in value.items()}
         return {key: inner for key, inner in plain.items() if inner is not None}
     if isinstance(value, list | tuple):  # maps come as pairs
-        return [_plain(inner) for inner in value]
+        return [_plain(inner, inside=True) for inner in value]
     if isinstance(value, bytes):  # texts that their writer did not mark as such
-        return value.decode()
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            if inside:
+                return None
+            raise
     if isinstance(value, float) and not math.isfinite(value):
         return None if math.isnan(value) else str(value)  # JSON has no infinity, and who needs a number refuses a word
     return value if isinstance(value, str | int | float | None) else str(value)

@@ -588,6 +588,9 @@ def test_binary_columns_of_parquet_are_text_and_maps_are_pairs(tmp_path):
     write_table(pa.table({"question": pa.array([b"Q?", b"Q\xe9?"], pa.binary())}), path)
     with pytest.raises(LovecError, match=r"x.parquet:2: the column 'question' holds bytes that are not text in UTF-8"):
         list(read_rows(path))
+    image = {"question": ["Q?"], "image": [{"bytes": b"\x89PNG\xff", "path": "a.png"}]}
+    write_table(pa.table(image), path)  # as data sets of the hub hold pictures
+    assert list(read_rows(path)) == [(1, {"question": "Q?", "image": {"path": "a.png"}})]
 
 
 def test_columns_of_one_name_are_refused_in_parquet(tmp_path):

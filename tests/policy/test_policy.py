@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
 import warnings
@@ -11,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tinyrun import tiny
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from lovec.encoding import Encoder
 from lovec.models.tiny import build_tiny
@@ -293,6 +294,43 @@ def test_dropout_of_the_base_and_of_the_reference_is_off(models: Path, tmp_path:
     assert not torch.equal(policy.token_logps(batch), policy.token_logps(batch))
     with policy.reference():
         assert torch.equal(policy.token_logps(batch), policy.token_logps(batch))
+
+
+def foreign(folder: Path, model_type: str, **sizes: object) -> str:
+    """A random model of a family that is none of the tiny ones, with the tokenizer of the tiny Llama."""
+    path = folder / model_type
+    config = json.loads((build_tiny("llama", path) / "config.json").read_text())
+    tokens = {name: config[name] for name in ("vocab_size", "bos_token_id", "eos_token_id", "pad_token_id")}
+    AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **tokens, **sizes)).save_pretrained(path)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "sizes"),
+    [
+        (
+            "opt",
+            {"hidden_size": 32, "word_embed_proj_dim": 32, "ffn_dim": 32, "num_hidden_layers": 2, "layerdrop": 0.5}
+            | {"num_attention_heads": 2, "max_position_embeddings": 64},
+        ),
+        (
+            "seed_oss",
+            {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+            | {"num_key_value_heads": 1, "head_dim": 16, "residual_dropout": 0.5},
+        ),
+    ],
+)
+def test_dropout_under_a_models_own_names_is_off(tmp_path: Path, model_type: str, sizes: dict[str, object]) -> None:
+    model = foreign(tmp_path, model_type, **sizes)
+    policy = Policy(PolicyConfig(model=model, lora_r=4, lora_dropout=0.5, target_modules=["q_proj"])).train()
+    batch = TokenBatch.of(sequences())
+    logps = policy.token_logps(batch)
+    assert torch.equal(logps, policy.token_logps(batch))
+    with policy.reference():
+        assert torch.equal(logps, policy.token_logps(batch))  # so DPO begins at ln 2
+    plant(policy)
+    policy._set_dropout(0.5)
+    assert not torch.equal(policy.token_logps(batch), policy.token_logps(batch))  # the adapter's own is what was asked
 
 
 def test_the_shape_is_enough_to_build_an_adapter_again(models: Path, tmp_path: Path) -> None:

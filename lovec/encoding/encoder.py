@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from lovec.core.settings import checked
 from lovec.encoding.chats import SLOT, AnswerPlace, Refused, render
 from lovec.encoding.prompts import prompt
-from lovec.encoding.token_texts import TokenTexts
+from lovec.encoding.token_texts import TokenTexts, whole_characters
 from lovec.tags import DEFAULT_TAGS, TagFormat
 from lovec.types import MOST_WATCHED, LovecError, Record, Scale
 
@@ -46,8 +46,6 @@ QUESTION = "In a paragraph, could you tell me what you know about {entity}?"
 
 EVIDENCE = "{evidence}"
 """Stands for the source in the text of a ``Grounding``."""
-
-_HALF_CHARACTER = re.compile("\ufffd{1,3}$")  # one for a part of a character, or one for each of its bytes
 
 _BYTE = re.compile("<0x[0-9A-Fa-f]{2}>")  # how SentencePiece names a byte that no other token holds
 
@@ -116,11 +114,6 @@ def prompt_settings(instruction: str, tags: TagFormat, grounding: Mapping[str, A
     """
     asked = {"instruction": instruction, "tag_words": [tags.open, tags.close], "scale": list(tags.scale.words)}
     return asked if grounding is None else {**asked, "grounding": dict(grounding)}
-
-
-def without_half_character(text: str) -> str:
-    """Return a text that was cut between tokens without the part of a character at its end, if there is one."""
-    return _HALF_CHARACTER.sub("", text)
 
 
 def dialogue_parts(turns: Sequence[tuple[str, str]]) -> tuple[list[str], list[tuple[str, str]]]:
@@ -221,9 +214,11 @@ class Encoder:
         for score, tail in enumerate(self.tails):
             decoded = self.decode(self.pieces(f" {tags.open}") + tail).strip()
             if decoded != tags.tag(score):
+                spaced = decoded.split() == tags.tag(score).split() and len(decoded) > len(tags.tag(score))
+                fix = "it puts a space before every text: use another model" if spaced else "choose other tag words"
                 raise LovecError(
                     f"the tokenizer of {name} does not give the tag {tags.tag(score)!r} back: it decodes it to "
-                    f"{decoded!r}; choose other tag words"
+                    f"{decoded!r}; {fix}"
                 )
 
         self._score(scoring)
@@ -271,8 +266,10 @@ class Encoder:
             finished: whether the model has ended it; None tells by the last token.
         """
         ended = bool(ids) and ids[-1] in self.stop_ids
-        text = self.decode(ids[:-1] if ended else ids)
-        return text if (ended if finished is None else finished) else without_half_character(text)
+        tokens = ids[:-1] if ended else ids
+        if ended if finished is None else finished:
+            return self.decode(tokens)
+        return whole_characters(lambda count: self.decode(tokens[: max(len(tokens) - count, 0)]))
 
     def token_text(self, token: int) -> str:
         """Return the text of one token by itself; part of a character is U+FFFD."""

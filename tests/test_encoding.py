@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sentencepieces import sentencepiece
 from tinyrun import tiny
+from tokenizers import normalizers
 from transformers import AutoTokenizer
 
 from lovec.encoding import INSTRUCTION, QUESTION, Encoder, default_instruction, distinct_prefixes
@@ -147,6 +149,15 @@ def test_a_tokenizer_that_loses_tags_is_refused(models: Path) -> None:
     broken.add_special_tokens({"additional_special_tokens": ["</confidence>"]})  # left out when text is decoded
     with pytest.raises(LovecError, match="does not give the tag '<confidence> 0 </confidence>' back"):
         Encoder(broken)
+
+
+def test_a_tokenizer_that_puts_a_space_before_every_text_is_refused_with_another_model_as_the_fix() -> None:
+    spaced = sentencepiece()  # as files of Llama 2 are where no class of their own reads them
+    spaced.backend_tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    )
+    with pytest.raises(LovecError, match="puts a space before every text: use another model"):
+        Encoder(spaced, "Rate it.")
 
 
 @pytest.mark.skipif(not PAPER.exists(), reason="the paper's source is not beside the checkout")

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sentencepieces import sentencepiece
 from tinyrun import tiny
+from tokenizers import decoders, pre_tokenizers
 from transformers import AutoTokenizer
 
 from lovec.datasets.world.tokenizer import make_tokenizer
@@ -149,3 +150,27 @@ def test_a_hostile_template_is_one_line(encoders: dict[str, Encoder], code: str,
     with pytest.raises(LovecError, match=reason) as caught:
         Encoder(tokenizer, "Rate it.")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("scheme", ["first", "always"])
+def test_texts_gain_no_spaces_where_a_tokenizer_puts_one_before_every_text(scheme: str) -> None:
+    made = sentencepiece()
+    made.backend_tokenizer.normalizer = None
+    made.backend_tokenizer.pre_tokenizer = pre_tokenizers.Metaspace("▁", scheme, split=False)
+    steps = decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)
+    made.backend_tokenizer.decoder = decoders.Sequence(list(steps))
+    encoder = Encoder(made, "Rate it.")
+    text = "a <confidence> b[INST]c</s>d\n\ne"
+    for source in (text, "<confidence>", "\na", "é</s>[/INST]"):
+        ids = encoder.source_pieces(source)
+        assert decoded_behind(encoder, ids) == source
+        assert not set(ids) & set(made.added_tokens_decoder)
+    question = f"Who {text}?"
+    assert question in encoder.decode(encoder.prompt(question))
+    assert encoder.prompt(question).count(made.eos_token_id) == encoder.prompt("Who?").count(made.eos_token_id)
+
+
+def decoded_behind(encoder: Encoder, ids: list[int]) -> str:
+    """The text of ids that stand behind others, whose first space is not left out."""
+    before = encoder.pieces("x")
+    return encoder.decode(before + ids)[len(encoder.decode(before)) :]

@@ -121,3 +121,23 @@ def test_the_work_grows_with_the_answer(encoders: dict[str, Encoder], monkeypatc
     few, many = (work(encoders["llama"], sentences, monkeypatch) for sentences in (20, 40))
     for once, twice in zip(few, many, strict=True):
         assert twice < 2.5 * once
+
+
+@pytest.mark.parametrize("arch", ["llama", "qwen2", "sentencepiece"])
+def test_a_limit_between_the_bytes_of_a_character_leaves_out_that_character_only(
+    encoders: dict[str, Encoder], arch: str
+) -> None:
+    """SentencePiece decodes a run of bytes to U+FFFD altogether where its last character is incomplete."""
+    encoder = encoders[arch]
+    text = "Ada spoke አማርኛ. She liked ሰላምታ and é😀日本 " + "ሰላምታ" * 9
+    ids, reader, known = encoder.pieces(text), AnswerReader(encoder), ""
+    for count, token in enumerate(ids, 1):
+        reader.on_token(token)
+        written = encoder.written(ids[:count])
+        assert reader._text_so_far() == written and text.startswith(written)
+        assert written.startswith(known)  # nothing is taken back
+        assert len(encoder.decode(ids[:count]).rstrip("\ufffd")) <= len(written)
+        known = written
+    assert known == text
+    assert encoder.written(encoder.pieces("She liked ሰላምታ")[:-1]) == "She liked ሰላም"
+    assert encoder.written([*encoder.pieces("ታ")[:-1]]) == encoder.written([]) == ""

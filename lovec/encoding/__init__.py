@@ -15,8 +15,8 @@ from lovec.encoding.encoder import (
     dialogue_parts,
     distinct_prefixes,
     prompt_settings,
-    without_half_character,
 )
+from lovec.encoding.token_texts import without_half_character
 
 __all__ = [
     "DEFAULT_SCORING",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -142,9 +143,12 @@ class ChoiceTree:
                     nodes[text[:end]] = len(nodes)
                     continuations.append([])
         prefixes = list(nodes)[1:]
+        self.ancestors = torch.eye(len(prefixes), dtype=torch.bool)
+        for at, prefix in enumerate(prefixes):  # each follows its parent, and has the ancestors of that
+            if parent := nodes[prefix[:-1]]:
+                self.ancestors[at, :parent] = self.ancestors[parent - 1, :parent]
         self.ids = [prefix[-1] for prefix in prefixes]
         self.depths = [len(prefix) for prefix in prefixes]
-        self.ancestors = torch.tensor([[p[: len(q)] == q for q in prefixes] for p in prefixes], dtype=torch.bool)
         self.longest = max(map(len, texts), default=0)
         width = max(map(len, continuations))
         padded = [tokens + [0] * (width - len(tokens)) for tokens in continuations]
@@ -185,3 +189,20 @@ class ChoiceTree:
 
 
 NO_CHOICES = ChoiceTree([])
+
+
+def choice_tree(choices: Sequence[Sequence[int]]) -> ChoiceTree:
+    """Return the tree of choices; that of choices which are scored again and again is built once.
+
+    Args:
+        choices: as for ``ChoiceTree``.
+
+    Raises:
+        LovecError: a choice is empty.
+    """
+    return _built(tuple(map(tuple, choices)))
+
+
+@lru_cache(maxsize=8)
+def _built(choices: tuple[tuple[int, ...], ...]) -> ChoiceTree:
+    return ChoiceTree(choices)

@@ -16,14 +16,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from lovec.core.settings import checked
 from lovec.encoding.chats import SLOT, AnswerPlace, Refused, render
 from lovec.encoding.prompts import prompt
-from lovec.encoding.token_texts import TokenTexts
+from lovec.encoding.token_texts import TokenTexts, whole_characters
 from lovec.tags import DEFAULT_TAGS, TagFormat
 from lovec.types import MOST_WATCHED, LovecError, Record, Scale
 
@@ -47,7 +47,7 @@ QUESTION = "In a paragraph, could you tell me what you know about {entity}?"
 EVIDENCE = "{evidence}"
 """Stands for the source in the text of a ``Grounding``."""
 
-_HALF_CHARACTER = re.compile("\ufffd{1,3}$")  # one for a part of a character, or one for each of its bytes
+_GUARD = "\n"  # stands before a piece of a text, so that no tokenizer takes the piece for the beginning of a text
 
 _BYTE = re.compile("<0x[0-9A-Fa-f]{2}>")  # how SentencePiece names a byte that no other token holds
 
@@ -116,11 +116,6 @@ def prompt_settings(instruction: str, tags: TagFormat, grounding: Mapping[str, A
     """
     asked = {"instruction": instruction, "tag_words": [tags.open, tags.close], "scale": list(tags.scale.words)}
     return asked if grounding is None else {**asked, "grounding": dict(grounding)}
-
-
-def without_half_character(text: str) -> str:
-    """Return a text that was cut between tokens without the part of a character at its end, if there is one."""
-    return _HALF_CHARACTER.sub("", text)
 
 
 def dialogue_parts(turns: Sequence[tuple[str, str]]) -> tuple[list[str], list[tuple[str, str]]]:
@@ -221,9 +216,11 @@ class Encoder:
         for score, tail in enumerate(self.tails):
             decoded = self.decode(self.pieces(f" {tags.open}") + tail).strip()
             if decoded != tags.tag(score):
+                spaced = decoded.split() == tags.tag(score).split() and len(decoded) > len(tags.tag(score))
+                fix = "it puts a space before every text: use another model" if spaced else "choose other tag words"
                 raise LovecError(
                     f"the tokenizer of {name} does not give the tag {tags.tag(score)!r} back: it decodes it to "
-                    f"{decoded!r}; choose other tag words"
+                    f"{decoded!r}; {fix}"
                 )
 
         self._score(scoring)
@@ -271,8 +268,10 @@ class Encoder:
             finished: whether the model has ended it; None tells by the last token.
         """
         ended = bool(ids) and ids[-1] in self.stop_ids
-        text = self.decode(ids[:-1] if ended else ids)
-        return text if (ended if finished is None else finished) else without_half_character(text)
+        tokens = ids[:-1] if ended else ids
+        if ended if finished is None else finished:
+            return self.decode(tokens)
+        return whole_characters(lambda count: self.decode(tokens[: max(len(tokens) - count, 0)]))
 
     def token_text(self, token: int) -> str:
         """Return the text of one token by itself; part of a character is U+FFFD."""
@@ -507,7 +506,7 @@ class Encoder:
             return f"{slot}{len(quoted) - 1}{slot}"
 
         def replaced(text: str) -> str:
-            return placed(self._controls.plain(text))
+            return placed(self._controls.plain(text, inside=True))
 
         slots = []
         for message in messages:
@@ -525,7 +524,7 @@ class Encoder:
             )
         ids: list[int] = []
         for at, part in enumerate(parts):
-            ids += quoted[int(part)] if at % 2 else self._controls.read(part)
+            ids += quoted[int(part)] if at % 2 else self._controls.read(part, inside=at > 0)
         return ids
 
     def _template_ids(self) -> list[int]:
@@ -579,7 +578,9 @@ class _ControlTokens:
 
     def __init__(self, tokenizer: Any, tags: TagFormat) -> None:
         self._tokenizer = tokenizer
-        self._character = lru_cache(maxsize=1 << 12)(self._split)  # hostile texts have the same ones again and again
+        self._character = lru_cache(maxsize=1 << 12)(
+            partial(self._split, inside=True)
+        )  # hostile texts have the same ones again and again
         self._added = {i: str(token) for i, token in tokenizer.added_tokens_decoder.items()}
         self._tag_words = (tags.open, tags.close)
         listed = {
@@ -592,6 +593,9 @@ class _ControlTokens:
         self.special = frozenset(marked).union(tokenizer.all_special_ids)
         self._words: re.Pattern[str] = re.compile("(?!)")
         self.add(self.special)
+        guard, guarded = self._split(_GUARD), self._split(f"{_GUARD}a")
+        holds = guarded[: len(guard)] == guard and guarded[len(guard) :] != self._split("a")
+        self._guard = guard if holds else []  # none where a piece by itself is as it is inside of a text
 
     def add(self, ids: Iterable[int]) -> None:
         """Add those of the ids that are added tokens: a template may use some that are not marked as special."""
@@ -605,30 +609,40 @@ class _ControlTokens:
         unknown = {self._tokenizer.unk_token_id}  # which any text may have
         return bool(found - unknown) or (bool(found) and self._words.search(text) is not None)
 
-    def read(self, text: str) -> list[int]:
-        """Return the ids of a text with its control tokens."""
-        return list(self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+    def read(self, text: str, inside: bool = False) -> list[int]:
+        """Return the ids of a text with its control tokens.
 
-    def plain(self, text: str) -> list[int]:
-        """Return the ids of a text as plain characters; those of a text without control tokens are as ``read``."""
-        ids = self.read(text)
+        Args:
+            text: the text.
+            inside: whether it goes on another text; some tokenizers put a space before what they are given.
+        """
+        return self._encode(text, inside)
+
+    def plain(self, text: str, inside: bool = False) -> list[int]:
+        """Return the ids of a text as plain characters; those of a text without control tokens are as ``read``.
+
+        Args:
+            text: the text.
+            inside: see ``read``.
+        """
+        ids = self.read(text, inside)
         if self._ids.isdisjoint(ids):
             return ids
-        ids = self._split(text)
+        ids = self._split(text, inside)
         if self._ids.isdisjoint(ids):
             return ids
         cuts = [0, *(match.start() + 1 for match in self._words.finditer(text)), len(text)]
         # What is not marked as special is still read as one token: it is cut behind its first character.
-        return [i for start, end in pairwise(cuts) for i in self._split(text[start:end])]
+        return [i for start, end in pairwise(cuts) for i in self._split(text[start:end], inside or start > 0)]
 
     def characters_of(self, text: str) -> list[int]:
-        """Return the ids of a text whose tag words, and added tokens of any kind, are encoded character by character.
+        """Return the ids of a text inside of another, its tag words and all added tokens encoded by characters.
 
         So no tag is there as it is in answers, whether a tag word is one token of the model or several.
         """
         ids: list[int] = []
         for at, part in enumerate(self._foreign.split(text)):
-            found = [] if at % 2 else self.plain(part)
+            found = [] if at % 2 else self.plain(part, inside=True)
             if at % 2 or not self._listed.isdisjoint(found):  # a tokenizer may know other spellings of its tokens
                 found = [i for character in part for i in self._character(character)]
             ids += found
@@ -639,10 +653,15 @@ class _ControlTokens:
         result, n = self._words.subn(lambda match: replace(match[0]), text)
         return result if n or not self.are_in(text) else replace(text)
 
-    def _split(self, text: str) -> list[int]:
-        return list(
-            self._tokenizer(text, add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"]
-        )
+    def _split(self, text: str, inside: bool = False) -> list[int]:
+        return self._encode(text, inside, split_special_tokens=True)
+
+    def _encode(self, text: str, inside: bool, **options: bool) -> list[int]:
+        if inside and self._guard:
+            ids = self._encode(f"{_GUARD}{text}", False, **options)
+            if ids[: len(self._guard)] == self._guard:
+                return ids[len(self._guard) :]
+        return list(self._tokenizer(text, add_special_tokens=False, verbose=False, **options)["input_ids"])
 
 
 class UserTurn:

@@ -6,11 +6,35 @@ bisection asks. Here every token is decoded a few times, however long the answer
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 
 _STEP = 16  # tokens between two places up to which the text is known for good
 _UNSETTLED = "\ufffd"  # what a part of a character decodes to
+_HALF_CHARACTER = re.compile("\ufffd{1,3}$")  # one for a part of a character, or one for each of its bytes
+_MOST_BYTES = 4  # of a character
+
+
+def without_half_character(text: str) -> str:
+    """Return a text that was cut between tokens without the part of a character at its end, if there is one."""
+    return _HALF_CHARACTER.sub("", text)
+
+
+def whole_characters(text_without: Callable[[int], str]) -> str:
+    """Return the text of tokens without the part of a character at its end, if there is one.
+
+    Where SentencePiece has written characters as bytes, a part of the last one makes the whole run of them U+FFFD; they
+    are there once its tokens are left out.
+
+    Args:
+        text_without: returns the text without so many of the last tokens.
+    """
+    text = text_without(0)
+    if not text.endswith(_UNSETTLED):
+        return text
+    texts = [without_half_character(text), *map(text_without, range(1, _MOST_BYTES))]
+    return max((text for text in texts if not text.endswith(_UNSETTLED)), key=len, default=texts[0])
 
 
 class TokenTexts:
@@ -46,6 +70,17 @@ class TokenTexts:
         """The text of all tokens."""
         self._settle()
         return "".join((*self._pieces, self._open))
+
+    @property
+    def whole_characters(self) -> str:
+        """The text of all tokens, without the part of a character at its end."""
+
+        def text_without(count: int) -> str:
+            end = max(len(self._ids) - count, self._settled[-1])
+            return "".join((*self._pieces, self._open if count == 0 else self._piece(end)))
+
+        self._settle()
+        return whole_characters(text_without)
 
     def tokens_until(self, length: int, partly: bool = False) -> int:
         """Return how many of the first tokens hold the first ``length`` characters of the text.
@@ -84,8 +119,7 @@ class TokenTexts:
         """Note that a place is settled, if it is; otherwise keep the text up to there for now."""
         if count < len(self._ids) and self._is_open(self._ids[count - 1]):
             return False
-        start, before = self._settled[-1], self._settled[-2] if len(self._settled) > 1 else 0
-        piece = self._decode(self._ids[before:count])[len(self._last) :]
+        start, piece = self._settled[-1], self._piece(count)
         alone = self._decode(self._ids[start:count])
         # Text that is all spaces or nothing may lose a space by itself, and then so does all that follows it.
         if count - start < _STEP or self._is_open(self._ids[count - 1]) or not alone or piece.endswith(_UNSETTLED):
@@ -96,3 +130,8 @@ class TokenTexts:
         self._pieces.append(piece)
         self._last, self._open = alone, ""
         return True
+
+    def _piece(self, count: int) -> str:
+        """Return the text of the first ``count`` tokens behind the last place."""
+        before = self._settled[-2] if len(self._settled) > 1 else 0
+        return self._decode(self._ids[before:count])[len(self._last) :]

@@ -10,7 +10,7 @@ from uuid import uuid4
 from lovec.core.calls import ApiClient, CallFailed, ServerRefused, read_key, server_address
 from lovec.core.files import read_adapter_config
 from lovec.core.settings import Count, CountFromZero, Positive, checked
-from lovec.encoding.choices import ChoiceTree
+from lovec.encoding.choices import choice_tree
 from lovec.engines.common import by_prompt, check_vllm_temperature, on_finalize, sample_rows
 from lovec.engines.completions import CallbackFailed, CompletionClient, Prefill, read_models
 from lovec.engines.server_connection import Connection
@@ -184,7 +184,7 @@ class RemoteVllm:
         Raises:
             LovecError: a context or choice is empty, the longest choice does not fit, or a call failed.
         """
-        return self._run(self._running().client.score(contexts, ChoiceTree(choices)))
+        return self._run(self._running().client.score(contexts, choice_tree(choices)))
 
     def token_logps(
         self,
@@ -208,7 +208,7 @@ class RemoteVllm:
             LovecError: as for ``score``; a start lies outside its context; ``top`` is out of range; or the server
                 leaves log-probabilities out.
         """
-        return self._run(self._running().client.token_logps(contexts, starts, ChoiceTree(choices), top))
+        return self._run(self._running().client.token_logps(contexts, starts, choice_tree(choices), top))
 
     def connect(self) -> CompletionClient:
         """Return a client for the running model, for callers that have an event loop of their own.

@@ -17,7 +17,7 @@ from lovec.core.decoders import decoder_layers
 from lovec.core.notices import counted
 from lovec.core.progress import Activity, doing
 from lovec.core.settings import Count, check_count, checked
-from lovec.encoding.choices import NO_CHOICES, AttentionKind, ChoiceTree, rows_at_once
+from lovec.encoding.choices import NO_CHOICES, AttentionKind, ChoiceTree, choice_tree, rows_at_once
 from lovec.engines.common import SampleRow, by_prompt, checked_texts, sample_rows
 from lovec.engines.kv import CachedRows
 from lovec.engines.token_scoring import check_starts, outputs_of, token_scores
@@ -156,7 +156,7 @@ class TransformersEngine:
             LovecError: a context or choice is empty, the longest choice does not fit after a context, a start lies
                 outside its context, ``top`` is out of range, or the model computes NaN.
         """
-        tree = ChoiceTree(choices)
+        tree = choice_tree(choices)
         texts = checked_texts(contexts, room=tree.longest, limit=self.context_length, name="context")
         check_starts(texts, starts, top)
         weights = _weights(self._synced())

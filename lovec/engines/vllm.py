@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from lovec.core.files import read_adapter_config
 from lovec.core.settings import Count, PlainWord, Positive, PositiveShare, Setting, checked
-from lovec.encoding.choices import ChoiceTree
+from lovec.encoding.choices import choice_tree
 from lovec.engines.adapters import AdapterFolders
 from lovec.engines.choice_scoring import TokenQuery, score_by_paths
 from lovec.engines.common import (
@@ -223,7 +223,7 @@ class VllmEngine:
             LovecError: a context or choice is empty, or the longest choice does not fit after a context.
         """
         local = self._running()
-        tree = ChoiceTree(choices)
+        tree = choice_tree(choices)
         texts = checked_texts(contexts, room=tree.longest, limit=local.context_length, name="context")
         if not texts:
             local.rest()

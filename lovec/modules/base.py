@@ -149,17 +149,25 @@ class PolicyModule(EvaluationModule):
         check_texts(row, self.encoder.tags)
         if self._fits(whole := self.encode(row)):
             return whole
-        longest: Example | None = None
-        fitting, too_many = 0, len(row.sentences)  # the more sentences there are, the longer is the row
-        while too_many - fitting > 1:
-            n = (fitting + too_many) // 2
+
+        def begin(n: int) -> Example:
             rejected = None if row.rejected is None else row.rejected[:n]
             meta = {**row.meta, "finished": False}
-            example = self.encode(replace(row, sentences=row.sentences[:n], rejected=rejected, meta=meta))
-            if self._fits(example):
+            return self.encode(replace(row, sentences=row.sentences[:n], rejected=rejected, meta=meta))
+
+        longest: Example | None = None
+        fitting, too_many = 0, len(row.sentences)  # the more sentences there are, the longer is the answer
+        hopeless = too_many
+        while too_many - fitting > 1:
+            n = (fitting + too_many) // 2
+            if self._fits(example := begin(n)):
                 longest, fitting = example, n
             else:
                 too_many = n
+                if max(len(sequence.completion) for sequence in example.sequences) > self.policy.max_length:
+                    hopeless = n
+        if self.encoder.has_source(row):  # it is cut by the sentences, so more of them may make a shorter row
+            longest = next(filter(self._fits, map(begin, range(hopeless - 1, fitting, -1))), longest)
         if longest is None:
             raise LovecError(
                 f"{row.id}: prompt and first sentence are longer than the context of {self.policy.max_length} tokens; "

@@ -12,7 +12,7 @@ from torch.nn.functional import smooth_l1_loss
 
 from lovec.baselines import PTrue
 from lovec.core.settings import Positive
-from lovec.encoding.choices import ChoiceTree
+from lovec.encoding.choices import choice_tree
 from lovec.encoding.reply_scoring import SentenceQuestion
 from lovec.modules.base import PolicyModule
 from lovec.modules.batching import Batch, Example
@@ -80,7 +80,7 @@ class PTrueTuned(PolicyModule):
 
     def questions(self, row: Record) -> list[QuestionExample]:
         """Return the questions about one row, without those that do not fit the model's context."""
-        replies, branches = self.question.replies, len(ChoiceTree(self.question.choices).ids)
+        replies, branches = self.question.replies, len(choice_tree(self.question.choices).ids)
         examples = []
         for sentence in row.sentences:
             if sentence.factuality is None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from lovec.core.settings import NonNegative, Positive
 from lovec.datasets.stored import RecordSize
-from lovec.encoding.choices import ChoiceTree
+from lovec.encoding.choices import choice_tree
 from lovec.losses import sft_nll
 from lovec.metrics.functional import expected_confidence
 from lovec.modules.base import PolicyModule, ratings
@@ -114,7 +113,7 @@ class ScoreModule(PolicyModule):
             text_mask[position : position + scored] = [0.0] * scored
             tag_mask[position + scored : position + end] = [float(sentence)] * (end - scored)
         sequence = TokenSequence(tuple(self.encoder.record_prompt(row)), tuple(completion))
-        branches = _nodes(tuple(map(tuple, self.encoder.choices))) * len(positions)
+        branches = len(choice_tree(self.encoder.choices).ids) * len(positions)
         return ScoredExample((sequence,), row, positions, targets, text_mask, tag_mask, extra_tokens=branches)
 
     def counts(self, examples: Sequence[ScoredExample]) -> dict[str, float]:
@@ -155,12 +154,6 @@ class ScoreModule(PolicyModule):
             for sentence in range(len(example.tag_positions))
         ]
         return torch.stack(found).exp()
-
-
-@cache
-def _nodes(choices: tuple[tuple[int, ...], ...]) -> int:
-    """Return how many tokens are computed for the choices of one place."""
-    return len(ChoiceTree(choices).ids)
 
 
 def _without_scores(row: Record) -> Record:

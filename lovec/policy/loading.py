@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import torch
 from safetensors import SafetensorError
+from torch import nn
 
 from lovec.core.devices import check_dtype_name
 from lovec.core.hub import RANDOM, HubName, hub_errors
@@ -16,6 +17,7 @@ from lovec.core.imports import quick_transformers, without_progress_bars
 from lovec.core.settings import NO_EFFECT, Count, PlainWord, PromptText, ProperShare, Setting, TrustRemoteCode, checked
 from lovec.core.weights import check_whole
 from lovec.encoding import Scoring
+from lovec.encoding.choices import AttentionKind
 from lovec.policy.quantization import (
     Quantization,
     import_bitsandbytes,
@@ -138,7 +140,7 @@ def load_base(config: PolicyConfig) -> Any:
 
     Raises:
         LovecError: the model is missing, gated or incomplete, or quantised by a method that is not supported; or it is
-            in 4 bits, and bitsandbytes is not installed.
+            in 4 bits, and bitsandbytes is not installed; or its code takes no masks for single tokens.
     """
     with quick_transformers():
         from transformers import AutoModelForCausalLM
@@ -164,7 +166,51 @@ def load_base(config: PolicyConfig) -> Any:
     repair_on_cpu(model)
     if not eager:
         use_trie_attention(model)
+    _check_masks(model)
     return model.requires_grad_(False)
+
+
+class _Passed(Exception):
+    """Ends a forward pass at the first layer."""
+
+
+def _check_masks(model: Any) -> None:
+    """Check that the code of a model takes the masks that scoring needs, on two tokens and in its first layer only.
+
+    Raises:
+        LovecError: it does not.
+    """
+    kind = AttentionKind.of(model.config)
+
+    def stop(*_: Any) -> None:
+        raise _Passed
+
+    try:
+        decoder = model.get_decoder()
+        layers = next((part for part in decoder.modules() if isinstance(part, nn.ModuleList) and len(part)), [decoder])
+        # Layers in 4 bits would take their type from these tokens for good, so such a model is stopped before them.
+        quantized = getattr(model, "is_loaded_in_4bit", False)
+        hook = (layers[0].register_forward_pre_hook if quantized else layers[0].register_forward_hook)(stop)
+        try:
+            positions = torch.arange(2, device=model.device)[None]
+            visible = torch.ones(1, 2, 2, dtype=torch.bool, device=model.device).tril()
+            masks = kind.masks(visible, positions, positions, model.dtype)
+            ids = torch.zeros_like(positions)
+            with torch.no_grad():
+                decoder(input_ids=ids, position_ids=positions, attention_mask=masks, use_cache=False)
+        finally:
+            hook.remove()
+    except _Passed:
+        return
+    except torch.OutOfMemoryError:
+        raise
+    except (AttributeError, LookupError, TypeError, ValueError, RuntimeError) as error:
+        name = model.config.get_text_config().model_type
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:120]
+        raise LovecError(
+            f"the code of {name} models takes no masks for single tokens, which scoring needs ({reason}); use another "
+            "model family"
+        ) from None
 
 
 def checkpoint_activations(model: Any, on: bool = True) -> None:

@@ -359,8 +359,10 @@ class Policy(nn.Module):
         for module in list(self.peft.modules()):
             if isinstance(module, nn.Dropout):
                 module.p = 0.0
-            if isinstance(getattr(module, "attention_dropout", None), float):
-                module.attention_dropout = 0.0
+            # Many models call torch's function with a probability of their own, under several names, or skip layers.
+            for name, value in list(vars(module).items()):
+                if "drop" in name and isinstance(value, float):
+                    setattr(module, name, 0.0)
             if isinstance(dropouts := getattr(module, "lora_dropout", None), nn.ModuleDict):
                 for name in dropouts:
                     dropouts[name] = nn.Dropout(p) if p and name == ADAPTER else nn.Identity()

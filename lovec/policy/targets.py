@@ -12,7 +12,7 @@ from lovec.core.notices import listed
 from lovec.types import LovecError
 
 _FUSED: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
-    # GPT-NeoX, Falcon, BLOOM, Persimmon. Other models have other layers called dense, so it is taken beside these only.
+    # GPT-NeoX, Falcon, Persimmon. Other models have other layers called dense, so it is taken beside these only.
     (("q_proj", "k_proj", "v_proj", "o_proj"), ("query_key_value", "dense")),
     (("q_proj", "k_proj", "v_proj"), ("query_key_value",)),
     (("q_proj", "k_proj", "v_proj"), ("qkv_proj",)),  # Phi-3, Phi-4

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from lovec.core.calls import CallFailed, ServerRefused
-from lovec.encoding.choices import ChoiceTree
+from lovec.encoding.choices import ChoiceTree, choice_tree
 from lovec.encoding.written import Steps
 from lovec.engines import RemoteVllm
 from lovec.engines.common import sample_rows
@@ -108,7 +108,7 @@ class StreamWorker(TaskWorker):
         self.client = engine.connect()
         super().__init__(self.client.api, most)
         self.stop_ids = tuple(stop_ids)
-        self.tree = ChoiceTree(choices)
+        self.tree = choice_tree(choices)
         self.scores = ScoreBatches(self.client, self.tree)
         self._check: asyncio.Task[str | None] | None = None
         self._checked = -CHECK_EVERY

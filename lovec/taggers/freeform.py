@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 from lovec.core.notices import counted
 from lovec.core.settings import checked
 from lovec.core.stopwatch import Stopwatch
-from lovec.encoding import Encoder, without_half_character
+from lovec.encoding import Encoder
 from lovec.encoding.token_texts import TokenTexts
 from lovec.encoding.written import Steps
 from lovec.taggers.scoring import (
@@ -398,8 +398,7 @@ class AnswerReader(TextReader):
 
     def _text_so_far(self) -> str:
         """Return what ``Encoder.written`` returns for the tokens so far."""
-        text = self.texts.text
-        return without_half_character(text) if self._end is None else text
+        return self.texts.whole_characters if self._end is None else self.texts.text
 
 
 class ScoredSpan(NamedTuple):

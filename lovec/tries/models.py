@@ -50,16 +50,20 @@ def _tell(*_: Any, trie: Any = None, **__: Any) -> None:
 def _passes_tries_on(model: Any) -> bool:
     """Return whether the code of a model passes ``trie=`` on to its attention; the layers of Nemotron drop it.
 
-    It is tried on one token, which is computed up to the first attention only.
+    It is tried on two tokens, which are computed up to the first attention only.
     """
-    token = torch.zeros(1, 1, dtype=torch.long, device=model.device)
+    tokens = torch.zeros(1, 2, dtype=torch.long, device=model.device)
     mask = torch.empty(1, 1, 0, 0, device=model.device)
     try:
         with torch.no_grad():
-            model.get_decoder()(input_ids=token, position_ids=token, attention_mask=mask, use_cache=False, trie=True)
+            model.get_decoder()(input_ids=tokens, position_ids=tokens, attention_mask=mask, use_cache=False, trie=True)
     except _Told as told:
         return told.arrived
-    except TypeError:  # code from a model's own repository may take no such argument
+    except (
+        TypeError,
+        ValueError,
+        RuntimeError,
+    ):  # no such argument, or the mask is computed with: Doge
         pass
     return False
 

@@ -7,6 +7,7 @@ transformers engine's own workings follow at the end.
 from __future__ import annotations
 
 import math
+import random
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -552,6 +553,26 @@ def test_padding_runs_through_no_linear_layer(policy: TinyPolicy) -> None:
         (alone,) = transformers_engine(policy).token_logps([context], [start], CHOICES)
         assert scores.logps == pytest.approx(alone.logps, abs=1e-5)
         assert scores.choices == pytest.approx(alone.choices, abs=1e-5)
+
+
+def test_a_tree_of_choices_knows_the_ancestors_of_every_node() -> None:
+    rng = random.Random(0)
+    for _ in range(50):
+        choices = [[rng.randint(0, 2) for _ in range(rng.randint(1, 6))] for _ in range(rng.randint(1, 12))]
+        prefixes = list(dict.fromkeys(tuple(c[:end]) for c in choices for end in range(1, len(c))))
+        tree = ChoiceTree(choices)
+        assert tree.ids == [prefix[-1] for prefix in prefixes]
+        assert tree.ancestors.tolist() == [[p[: len(q)] == q for q in prefixes] for p in prefixes]
+
+
+def test_the_tree_of_the_same_choices_is_built_once(llama: TinyPolicy, monkeypatch: pytest.MonkeyPatch) -> None:
+    built, init = [], ChoiceTree.__init__
+    monkeypatch.setattr(ChoiceTree, "__init__", lambda self, choices: (built.append(choices), init(self, choices))[1])
+    engine = TransformersEngine()
+    engine.sync(llama)
+    choices = [[5, 6, 41], [5, 7], [42]]  # no other test has these
+    scores = [engine.score([[5, 6, 7]], [list(choice) for choice in choices]) for _ in range(3)]
+    assert len(built) == 1 and scores[0] == scores[1] == scores[2]
 
 
 def test_every_query_sees_something(llama: TinyPolicy) -> None:

@@ -216,6 +216,27 @@ def test_a_row_that_is_far_too_long_is_encoded_a_few_times(cls: type, model: str
     assert 1 < kept[-1] < 9 and kept == [min(n, kept[-1]) for n in (1, 2, 3, 4, 5, 6, 7, 8, 9, 300)]
 
 
+def test_a_row_with_a_source_keeps_as_many_sentences_as_fit(model: str, tmp_path: Path) -> None:
+    """A long source is cut by the sentences: with three of them, the row is shorter than with one."""
+    prompts = {"instruction": "Rate.", "grounded": True, "evidence_tokens": 2000, "grounding": "Source: {evidence}"}
+    policy = PolicyConfig(model=model, lora_r=4, max_length=1400, **prompts)  # type: ignore[arg-type]
+    objective = loaded(tmp_path, module(SFT, model, policy=policy))
+    source = "\n".join([*(" ".join([word] * 50) for word in ("aa", "bb", "cc", "dd")), " ".join(["zzzzzzz"] * 100)])
+    lengths = []
+    for first in ("aa " * 215, "aa " * 245):
+        texts = (f"{first}.", "aa " * 18 + ".", "zzzzzzz.", "aa " * 200 + ".")
+        row = Record("r", "Who?", evidence=(source,), sentences=tuple(Sentence(text, factuality=1.0) for text in texts))
+        begun = (replace(row, sentences=row.sentences[:n], meta={"finished": False}) for n in (1, 2, 3, 4))
+        lengths.append([len(objective.encode(part).sequences[0]) for part in begun])
+        [sequence] = objective.example(row).sequences
+        assert objective.encoder.decode(sequence.completion).count("</confidence>") == 3
+        assert len(sequence) == lengths[-1][2] <= 1400
+    assert [[length <= 1400 for length in row] for row in lengths] == [
+        [True, False, True, False],
+        [False, False, True, False],
+    ]
+
+
 def test_an_objective_with_a_wrong_mask_is_refused(model: str, tmp_path: Path) -> None:
     class Forgetful(SFT):
         def loss(self, batch: Batch) -> LossOutput:

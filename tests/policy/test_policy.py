@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
 import warnings
@@ -11,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tinyrun import tiny
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from lovec.encoding import Encoder
 from lovec.models.tiny import build_tiny
@@ -293,6 +294,85 @@ def test_dropout_of_the_base_and_of_the_reference_is_off(models: Path, tmp_path:
     assert not torch.equal(policy.token_logps(batch), policy.token_logps(batch))
     with policy.reference():
         assert torch.equal(policy.token_logps(batch), policy.token_logps(batch))
+
+
+def foreign(folder: Path, model_type: str, **sizes: object) -> str:
+    """A random model of a family that is none of the tiny ones, with the tokenizer of the tiny Llama."""
+    path = folder / model_type
+    config = json.loads((build_tiny("llama", path) / "config.json").read_text())
+    tokens = {name: config[name] for name in ("vocab_size", "bos_token_id", "eos_token_id", "pad_token_id")}
+    AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **tokens, **sizes)).save_pretrained(path)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "sizes"),
+    [
+        (
+            "opt",
+            {"hidden_size": 32, "word_embed_proj_dim": 32, "ffn_dim": 32, "num_hidden_layers": 2, "layerdrop": 0.5}
+            | {"num_attention_heads": 2, "max_position_embeddings": 64},
+        ),
+        (
+            "seed_oss",
+            {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+            | {"num_key_value_heads": 1, "head_dim": 16, "residual_dropout": 0.5},
+        ),
+    ],
+)
+def test_dropout_under_a_models_own_names_is_off(tmp_path: Path, model_type: str, sizes: dict[str, object]) -> None:
+    model = foreign(tmp_path, model_type, **sizes)
+    policy = Policy(PolicyConfig(model=model, lora_r=4, lora_dropout=0.5, target_modules=["q_proj"])).train()
+    batch = TokenBatch.of(sequences())
+    logps = policy.token_logps(batch)
+    assert torch.equal(logps, policy.token_logps(batch))
+    with policy.reference():
+        assert torch.equal(logps, policy.token_logps(batch))  # so DPO begins at ln 2
+    plant(policy)
+    policy._set_dropout(0.5)
+    assert not torch.equal(policy.token_logps(batch), policy.token_logps(batch))  # the adapter's own is what was asked
+
+
+@pytest.mark.parametrize(
+    ("model_type", "sizes"),
+    [
+        ("bloom", {"hidden_size": 32, "n_layer": 1, "n_head": 2}),
+        ("modernbert-decoder", {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1}),
+    ],
+)
+def test_models_whose_code_takes_no_masks_for_single_tokens_are_refused(
+    tmp_path: Path, model_type: str, sizes: dict[str, object]
+) -> None:
+    heads = {"num_attention_heads": 2, "max_position_embeddings": 64, "cls_token_id": 1, "sep_token_id": 1}
+    model = foreign(tmp_path, model_type, **(sizes if model_type == "bloom" else sizes | heads))
+    with pytest.raises(LovecError, match=f"the code of {model_type} models takes no masks for .*; use another model"):
+        Policy(PolicyConfig(model=model), trained=False)
+
+
+def test_models_that_compute_with_the_mask_are_computed_row_by_row(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    policy = Policy(PolicyConfig(model=foreign(tmp_path, "doge", **sizes, num_key_value_heads=1), lora_r=2)).eval()
+    assert not policy.shares_prefixes
+    for sequence, logps in zip(sequences(), policy.token_logps(TokenBatch.of(sequences())), strict=True):
+        alone = policy.model(torch.tensor([sequence.prompt + sequence.completion])).logits[0].log_softmax(-1)
+        places = torch.arange(len(sequence.prompt) - 1, len(sequence) - 1)
+        expected = alone[places, torch.tensor(sequence.completion)]
+        assert torch.allclose(logps[: len(expected)], expected, atol=1e-5)
+
+
+def test_loading_computes_one_layer_of_two_tokens(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers.models.llama.modeling_llama import LlamaDecoderLayer
+
+    computed, forward = [], LlamaDecoderLayer.forward
+
+    def counted(layer: object, states: torch.Tensor, **options: object) -> torch.Tensor:
+        result = forward(layer, states, **options)  # type: ignore[arg-type]
+        computed.append(states.shape[:2].numel())
+        return result
+
+    monkeypatch.setattr(LlamaDecoderLayer, "forward", counted)
+    make(models, planted=False)
+    assert computed == [2]
 
 
 def test_the_shape_is_enough_to_build_an_adapter_again(models: Path, tmp_path: Path) -> None:

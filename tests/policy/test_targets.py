@@ -152,7 +152,7 @@ def test_the_names_in_a_refusal_are_taken(base: Any) -> None:
     assert Targets.of(base, example, trained=True) == Targets(["o_proj", "qkv_proj"])
 
 
-@pytest.mark.parametrize("kind", ["gpt_neox", "falcon", "bloom"])
+@pytest.mark.parametrize("kind", ["gpt_neox", "falcon", "persimmon"])
 def test_query_key_value_and_dense_are_the_attention_of_older_models(kind: str) -> None:
     model = random_model(kind)
     targets = Targets.of(model, DEFAULT, trained=True)

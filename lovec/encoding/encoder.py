@@ -578,9 +578,8 @@ class _ControlTokens:
 
     def __init__(self, tokenizer: Any, tags: TagFormat) -> None:
         self._tokenizer = tokenizer
-        self._character = lru_cache(maxsize=1 << 12)(
-            partial(self._split, inside=True)
-        )  # hostile texts have the same ones again and again
+        # Hostile texts have the same characters again and again.
+        self._character = lru_cache(maxsize=1 << 12)(partial(self._split, inside=True))
         self._added = {i: str(token) for i, token in tokenizer.added_tokens_decoder.items()}
         self._tag_words = (tags.open, tags.close)
         listed = {

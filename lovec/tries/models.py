@@ -59,11 +59,7 @@ def _passes_tries_on(model: Any) -> bool:
             model.get_decoder()(input_ids=tokens, position_ids=tokens, attention_mask=mask, use_cache=False, trie=True)
     except _Told as told:
         return told.arrived
-    except (
-        TypeError,
-        ValueError,
-        RuntimeError,
-    ):  # no such argument, or the mask is computed with: Doge
+    except (TypeError, ValueError, RuntimeError):  # it takes no such argument, or computes with the mask, as Doge does
         pass
     return False
 

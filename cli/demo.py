@@ -213,7 +213,8 @@ def run(words: list[str]) -> None:
 
     shown = [row for row in rows if row.domain == rows[0].domain]  # the kinds of things that training is about
     shown = [row for row in shown if row.level == "sentence" and row.readout == MAIN_READOUT]
-    print_results(shown, title=f"\nlovec demo: {data}, seed {options.seed}, {time.monotonic() - begin:.0f} s")
+    print()
+    print_results(shown, title=f"lovec demo: {data}, seed {options.seed}, {time.monotonic() - begin:.0f} s")
     print("\n" + textwrap.fill(story(shown), 80) + "\n")
     print(f"the report, with every table, plot and tagged answer: {report}")
     print(f"adapters, logs and tagged answers: {options.out}")

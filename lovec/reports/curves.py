@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from lovec.metrics.table import METRICS, metric_info
-from lovec.reports.style import COLOURS, INK, FilePath, write_plot
+from lovec.reports.style import COLOURS, INK, FilePath, fitting, legend_columns, write_plot
 from lovec.reports.training_log import WINDOWS, TrainingLog, training_names
 from lovec.types import LovecError
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _DASHES: tuple[Any, ...] = ("-", (0, (4, 2)))
 _WIDTH, _HEIGHT = 3.7, 2.1  # inches of a panel
+_NAME, _MOST_COLUMNS = 2.2, 3  # inches of a run's name above the panels, and names in a line
 _LEAST_PERCENT = 5.0  # least upper end of an axis, so that one bad tag does not fill the panel
 
 
@@ -71,9 +72,19 @@ def draw(logs: Sequence[TrainingLog]) -> Figure:
         ax.set_visible(False)
     figure.supxlabel("optimiser steps", fontsize=10)
     if len(logs) > 1:
-        handles = [Line2D([], [], color=colour, label=log.name) for log, colour in zip(logs, COLOURS, strict=False)]
-        figure.legend(handles=handles, loc="outside upper center", ncols=3)
+        names = [fitting(name, _NAME, 9) for name in _told_apart([log.name for log in logs])]
+        handles = [Line2D([], [], color=colour, label=name) for name, colour in zip(names, COLOURS, strict=False)]
+        columns = legend_columns(names, 2 * _WIDTH, _MOST_COLUMNS)
+        figure.legend(handles=handles, loc="outside upper center", ncols=columns)
     return figure
+
+
+def _told_apart(folders: Sequence[str]) -> list[str]:
+    """Return the folders without the parts at their beginning that all of them share; each keeps its last part."""
+    parts = [PurePath(folder).parts for folder in folders]
+    most = min(map(len, parts)) - 1
+    shared = next((at for at in range(most) if len({folder[at] for folder in parts}) > 1), max(most, 0))
+    return [str(PurePath(*folder[shared:])) for folder in parts]
 
 
 def _panels(logs: Sequence[TrainingLog]) -> Iterator[_Panel]:

@@ -128,6 +128,11 @@ class Lead:
         return READOUT_TITLES.get(self.readout, self.readout)
 
     @property
+    def domain(self) -> str:
+        """The first domain; "" for scores made elsewhere, which have none but their mode."""
+        return "" if self.mode == ELSEWHERE else self.places[0].domain
+
+    @property
     def compared_words(self) -> str:
         """What it was chosen from, in words."""
         return "trained methods" if self.trained else "methods" if self.mode == ELSEWHERE else "baselines"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from lovec.reports.histogram import Histogram
 from lovec.reports.reliability import BINS, Reliability
 from lovec.reports.risk_coverage import RiskCurve
-from lovec.reports.style import BLUE, COLUMN, FAINT, GREEN, GROUND, ORANGE, FilePath, short, write_plot
+from lovec.reports.style import BLUE, COLUMN, FAINT, GREEN, GROUND, ORANGE, FilePath, fitting, text_inches, write_plot
 from lovec.types import LovecError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _STYLES: tuple[Style, ...] = (  # colour, marker, line: baselines come first in 
 )
 _LEFT, _RIGHT, _TOP, _BOTTOM = 0.48, 0.1, 0.1, 0.42  # inches around the axes
 _LINE = 0.16  # inches of a line of the legend
-_LONGEST = 26  # characters of a name
+_MARK = 0.363  # inches of a line of the legend before its name
 _FEW_RISKS = 20  # a risk-coverage curve with more thresholds is drawn without dots
 _MOST_POINTS = 150  # of a risk-coverage curve; a plot of this width shows no more
 _RANGE = (-0.03, 1.03)
@@ -86,7 +86,7 @@ def reliability_overlay(
         lower.set(xlim=_RANGE, xticks=[0, 0.5, 1], xticklabels=["0", "0.5", "1"], xlabel=f"mean confidence ({readout})")
 
     legend = [
-        (style, f"{short(name, _LONGEST)}: BS {100 * diagram.brier:.1f}, ECE-M {100 * diagram.ece_m:.1f}")
+        (style, name, f"BS {100 * diagram.brier:.1f}, ECE-M {100 * diagram.ece_m:.1f}")
         for style, name, diagram in drawn
     ]
     return _write(draw, legend, 0.86 * side + 0.12 + 0.4, path, "Reliability")
@@ -120,7 +120,7 @@ def risk_overlay(curves: Mapping[str, RiskCurve | None], path: FilePath, readout
         ax.set(xlim=(0, 102), ylim=(0, 108 * highest), xticks=[0, 25, 50, 75, 100])
         ax.set(xlabel=f"sentences kept by {readout}, %", ylabel="risk, %")
 
-    legend = [(style, f"{short(name, _LONGEST)}: AURC {100 * curve.aurc:.1f}") for style, name, curve in drawn]
+    legend = [(style, name, f"AURC {100 * curve.aurc:.1f}") for style, name, curve in drawn]
     return _write(draw, legend, 1.75, path, "Risk and coverage")
 
 
@@ -145,7 +145,7 @@ def histogram_overlay(histograms: Mapping[str, Histogram | None], path: FilePath
     legend = []
     for style, name, given in drawn:
         true = "" if given.factuality is None else f" (true: {100 * given.factuality:.0f} %)"
-        legend.append((style, f"{short(name, _LONGEST)}: mean {100 * given.confidence:.0f} %{true}"))
+        legend.append((style, name, f"mean {100 * given.confidence:.0f} %{true}"))
     return _write(draw, legend, 1.75, path, "Which scores are given")
 
 
@@ -165,12 +165,14 @@ def _styled(given: Mapping[str, T | None]) -> list[tuple[Style, str, T]]:
 
 def _write(
     draw: Callable[[Figure, tuple[float, float]], None],
-    legend: Sequence[tuple[Style, str]],
+    legend: Sequence[tuple[Style, str, str]],
     height: float,
     path: FilePath,
     title: str,
 ) -> Path:
-    """Write a plot of axes that are ``height`` inches high, with the legend above them.
+    """Write a plot of axes that are ``height`` inches high, with the legend above them: styles, names and numbers.
+
+    Names that are too long for the plot are cut, numbers are not.
 
     Raises:
         LovecError: the name of the file has another ending.
@@ -186,13 +188,15 @@ def _write(
         whole = above + height + _BOTTOM
         figure = Figure(figsize=(COLUMN, whole))
         draw(figure, (above / whole, _BOTTOM / whole))
-        for place, ((colour, marker, line), text) in enumerate(legend):
+        x = _LEFT / COLUMN
+        for place, ((colour, marker, line), name, numbers) in enumerate(legend):
             y = 1 - (_TOP / 2 + _LINE * (place + 0.5)) / whole
-            x = _LEFT / COLUMN
+            room = COLUMN - _LEFT - _MARK - _RIGHT / 2 - text_inches(f": {numbers}", _FONT)
             figure.add_artist(
                 Line2D([x, x + 0.08], [y, y], color=colour, linestyle=line, linewidth=1.4, marker=marker, markevery=[1])
             )
-            figure.text(x + 0.11, y, text, fontsize=_FONT, va="center_baseline")
+            text = f"{fitting(name, room, _FONT)}: {numbers}"
+            figure.text(x + _MARK / COLUMN, y, text, fontsize=_FONT, va="center_baseline")
         return figure
 
     return write_plot(drawn, path, title)

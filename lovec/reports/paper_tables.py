@@ -259,4 +259,8 @@ def _with_seeds_note(run: RunResults, table: Table) -> Table:
     fewer = [f"{method}: {count}" for method, count in run.seed_counts.items() if count < run.most_seeds]
     listed = f" ({', '.join(fewer)})" if fewer else ""
     note = f"Means over {run.most_seeds} training seeds{listed}; a metric that is undefined for a seed is undefined."
+    if run.divided:
+        methods = [name for name in dict.fromkeys(row.method for row in run.rows) if name in run.divided]
+        named = ", ".join(methods) if len(methods) < len(run.seed_counts) else "all methods"
+        note += f" The seeds of {named} were tested on different questions: n is the mean, and there are no intervals."
     return replace(table, notes=(*table.notes, note))

@@ -23,7 +23,7 @@ from lovec.datasets.jsonl import read_records
 from lovec.metrics.records import count_missing
 from lovec.metrics.results import COUNTED_MISSING, Results, read_results
 from lovec.metrics.table import METRICS, MetricInfo
-from lovec.types import Kind, LovecError, Record, ResultRow
+from lovec.types import ITERATIVE, Kind, LovecError, Record, ResultRow
 
 _TIMES = ("method", "mode", "kind", "seconds", "records", "prefill_tokens")
 _TOKENS = ("method", "case", "sentence", "tokens")
@@ -33,6 +33,7 @@ _KINDS: tuple[Kind, ...] = (
 _FIRST = ("LUQ", "Best constant", "Vanilla", "p(true)", "p(true)-ft", "Verb-Conf", "Self-Cons")  # as in the paper
 _DEPTH = 3  # levels of folders that may lie between the folder that is read and RUN/test
 _TOLERANCE = 1e-6  # metrics of two runs that differ by less are those of one run, rounded
+_FOLDS = 1.5  # test sets of seeds that divide the same data differ in size by less than this factor
 
 _Key: TypeAlias = tuple[str, str, str]  # method, mode, readout
 _Place: TypeAlias = tuple[str, str, str, str]  # domain, mode, level, readout
@@ -60,6 +61,7 @@ class RunResults:
         files: files with tagged records of a (method, mode, readout), per seed in ascending order; several files per
             seed where its data were tested one by one. A key is present only if all of its files exist.
         counted: folders of tests that measured sentences without a confidence as ones that state 0.
+        divided: methods whose seeds were tested on different given sentences, as those that divide the data anew are.
     """
 
     name: str
@@ -75,6 +77,7 @@ class RunResults:
     recipes: Mapping[Path, Mapping[str, Any]] = field(default_factory=dict)
     files: Mapping[_Key, tuple[tuple[Path, ...], ...]] = field(default_factory=dict)
     counted: frozenset[Path] = frozenset()
+    divided: frozenset[str] = frozenset()
     _cache: dict[tuple[Path, bool], list[Record]] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -127,7 +130,8 @@ def read_run(*paths: str | os.PathLike[str]) -> RunResults:
     """Read everything below some folders as one run.
 
     A method that several runs measured has one row where their seeds or data differ. Where two runs have different
-    metrics for the same seed and data, the later one's method gets the name of its folder in brackets.
+    metrics for the same seed and data, or different seeds were tested on many more or fewer given sentences, the later
+    one's method gets the name of its folder in brackets.
 
     Methods have one order everywhere: LUQ, the best constant, the paper's baselines in its order, other baselines,
     trained methods, hybrids, ablations, recalibrated methods; and where this leaves a choice, the order of the rows.
@@ -158,7 +162,7 @@ def read_run(*paths: str | os.PathLike[str]) -> RunResults:
         logs |= dict.fromkeys(with_logs)
         sweeps |= {folder: read_results(folder / "sweep.json")} if has_sweep else {}
         order += _method_order(folder, tested)
-    rows, names = _merged(tests)
+    rows, names, divided = _merged(tests)
     return RunResults(
         name=" + ".join(_run_folder(folder.resolve()).name for folder in folders),
         folder=folders[0],
@@ -177,7 +181,8 @@ def read_run(*paths: str | os.PathLike[str]) -> RunResults:
         about=_about(tests.values()),
         recipes=dict(_recipes(dict.fromkeys((*logs, *map(_run_folder, tests))))),
         files=_record_files(rows),
-        counted=frozenset(path for path, results in tests.items() if COUNTED_MISSING.items() <= results.about.items()),
+        counted=frozenset(path for path, results in tests.items() if _counts_missing(results)),
+        divided=divided,
     )
 
 
@@ -241,27 +246,39 @@ def _method_order(folder: Path, tested: Iterable[Path]) -> list[str]:
     return [row.method for file in files if file.is_file() for row in read_results(file).rows]
 
 
-def _merged(tests: Mapping[Path, Results]) -> tuple[list[ResultRow], dict[Path, dict[str, str]]]:
+def _merged(tests: Mapping[Path, Results]) -> tuple[list[ResultRow], dict[Path, dict[str, str]], frozenset[str]]:
     """Return the rows of all test folders, without repetitions and with full paths as ``file``, and their names.
 
     A method whose metrics differ from those in an earlier folder, for the same seed and data, is renamed, also in the
-    ``bases`` of the rows made from it. A method measured on other data keeps its name.
+    ``bases`` of the rows made from it. So is one whose seed was tested on another part of the data, as with
+    ``--data.test_every``: a mean over both would be one of neither. A method measured on other data keeps its name.
 
     Returns:
-        The rows; and what each folder's methods are called in them.
+        The rows; what each folder's methods are called in them; and the methods whose seeds divide the data anew.
     """
+    sizes: dict[tuple[str, _Place], set[int]] = {}
     seen: dict[tuple[str, int | None], dict[_Place, ResultRow]] = {}
     merged: list[ResultRow] = []
     called: dict[Path, dict[str, str]] = {}
     for folder, results in tests.items():
         new: list[ResultRow] = []
+        counts = _counts_missing(results)
         names: dict[tuple[str, int | None], str] = {}
         for method, seed in dict.fromkeys((row.method, row.seed) for row in results.rows):
             rows = {_place(row): row for row in results.rows if (row.method, row.seed) == (method, seed)}
+            given = {place: _given_sentences(row, counts) for place, row in rows.items()}
             for name in _candidate_names(method, _run_folder(folder)):
                 earlier = seen.setdefault((name, seed), {})
-                if all(_same_metrics(earlier[place], row) for place, row in rows.items() if place in earlier):
+                if all(
+                    _same_metrics(earlier[place], row)
+                    if place in earlier
+                    else _same_size(given[place], sizes.get((name, place)))
+                    for place, row in rows.items()
+                ):
                     break
+            for place, size in given.items():
+                if size is not None:
+                    sizes.setdefault((name, place), set()).add(size)
             new += [row for place, row in rows.items() if place not in earlier]
             earlier |= rows
             names[method, seed] = name
@@ -270,7 +287,30 @@ def _merged(tests: Mapping[Path, Results]) -> tuple[list[ResultRow], dict[Path, 
             file = str(folder / row.file) if row.file else None
             merged.append(replace(row, method=names[row.method, row.seed], bases=bases, file=file))
         called[folder] = {method: name for (method, _), name in names.items()}
-    return merged, called
+    return merged, called, frozenset(name for (name, _), found in sizes.items() if len(found) > 1)
+
+
+def _counts_missing(results: Results) -> bool:
+    """Return whether sentences without a confidence were measured as ones that state 0."""
+    return COUNTED_MISSING.items() <= results.about.items()
+
+
+def _given_sentences(row: ResultRow, counts_missing: bool) -> int | None:
+    """Return on how many labelled sentences of given texts a row was measured, with those whose tags are malformed.
+
+    All seeds that are tested on the same questions have as many. None for other rows, and where it is not known.
+    """
+    malformed = row.metrics.get("malformed")
+    if row.mode != ITERATIVE or row.level != "sentence" or malformed is None or not row.n:
+        return None
+    if counts_missing and row.readout == "stated":
+        return row.n
+    return round(row.n / (1 - malformed)) if malformed < 1 else None
+
+
+def _same_size(size: int | None, others: set[int] | None) -> bool:
+    """Return whether a test set may be one more division of the data that those of other seeds divide."""
+    return size is None or not others or max(size, *others) < _FOLDS * min(size, *others)
 
 
 def _candidate_names(method: str, run_folder: Path) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -37,6 +37,7 @@ SIDE = 2.6
 
 _LETTER = 0.62  # width of a letter of the plots' font, in sizes of the font
 _LONGEST = 28  # characters of a name above a panel
+_MOST_FITTING = 120  # characters that any plot has room for
 
 # The date and the version of matplotlib would make two runs differ, so they are left out.
 _METADATA: dict[str, dict[str, Any]] = {
@@ -101,6 +102,48 @@ def add_title(figure: Figure, title: str) -> None:
     room = (figure.get_figwidth() - 0.2) * 72 / (_LETTER * max(len(title), 1))  # the size at which it just fits
     size = max(8.0, min(11.0, room))
     figure.text(0.5, 1 - 0.1 / figure.get_figheight(), title, fontsize=size, ha="center", va="top", gid="title")
+
+
+def text_inches(text: str, size: float) -> float:
+    """Return how wide a text of this size in points is in the font of the plots."""
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.textpath import text_to_path
+
+    points, _, _ = text_to_path.get_text_width_height_descent(text, FontProperties(size=size), ismath=False)
+    return float(points) / 72
+
+
+def fitting(text: str, inches: float, size: float) -> str:
+    """Return a name as one line that is at most so wide; what is too wide is cut in its middle.
+
+    Both ends stay, since they tell names apart: METHOD (seed-1), runs/seed-1/METHOD.
+
+    Args:
+        text: the name.
+        inches: the room that there is.
+        size: size of the letters, in points.
+    """
+    text = short(text, max(len(text), 1))
+
+    def cut(kept: int) -> str:
+        return text if kept >= len(text) else f"{text[: kept - kept // 2]}…{text[len(text) - kept // 2 :]}"
+
+    sizes = range(min(len(text), _MOST_FITTING), 0, -1)
+    return next((name for name in map(cut, sizes) if text_inches(name, size) <= inches), cut(0))
+
+
+def legend_columns(labels: Sequence[str], inches: float, most: int, size: float = 9.0) -> int:
+    """Return in how many columns a legend above a plot is at most so wide; at least 1.
+
+    Args:
+        labels: what it says, each behind a line or a box of its own.
+        inches: the room that there is.
+        most: most columns.
+        size: size of the letters, in points.
+    """
+    em = size / 72
+    column = max(text_inches(label, size) for label in labels) + 4.8 * em  # with matplotlib's handle and gaps
+    return max(1, min(most, int((inches - em) / column)))
 
 
 def short(text: str, longest: int = _LONGEST) -> str:

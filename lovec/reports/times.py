@@ -9,7 +9,18 @@ from statistics import mean, median
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from lovec.reports.runs import RunResults
-from lovec.reports.style import COLOURS, GROUND, INK, FilePath, add_title, short, write_plot
+from lovec.reports.style import (
+    COLOURS,
+    GROUND,
+    INK,
+    FilePath,
+    add_title,
+    fitting,
+    legend_columns,
+    short,
+    text_inches,
+    write_plot,
+)
 from lovec.reports.texts import MODE_TITLES
 from lovec.types import LovecError
 
@@ -23,9 +34,11 @@ _NOT_NEEDED = {"free-form": ("scoring",)}  # phases that only fill in the distri
 _HATCHES = ("", "///", "...", "xxx", "\\\\\\", "++")  # so that phases can be told apart without colour, too
 _WIDTH, _BAR = 6.8, 0.28  # inches of the plot, and of a bar with its gap
 _RIGHT, _TOP, _BOTTOM = 0.3, 0.85, 0.6  # inches around the bars
-_LEFT, _LETTER = 0.2, 0.085  # inches before the names, and of one of their letters
+_LEFT, _NAME = 0.2, 2.9  # inches around the names, and of the longest one
+_HINTED = 1.06  # letters of a PNG are whole pixels wide, and so a little wider than those of an SVG
+_EDGE = 0.05  # inches at the edges of the plot that stay free
+_LINE = 0.18  # inches of a line of the legend; the space above the bars has room for two
 _OTHER = "other"  # the phases that have no colour of their own
-_LONGEST = 34  # characters of a name
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,13 +188,18 @@ def _figure(
     from matplotlib.patches import Patch
 
     styles = dict(zip(phases, zip(COLOURS, _HATCHES, strict=True), strict=False))
-    height = _TOP + _BAR * len(seconds) + _BOTTOM
+    labels = [short(phase) for phase in phases]
+    columns = legend_columns(labels, _WIDTH, len(COLOURS))
+    top = _TOP + _LINE * max(0, -(-len(labels) // columns) - 2)
+    height = top + _BAR * len(seconds) + _BOTTOM
     figure = Figure(figsize=(_WIDTH, height))
-    names = [short(name, _LONGEST) for name in seconds]
-    left = _LEFT + _LETTER * max(map(len, names))
-    ax = figure.add_axes((left / _WIDTH, _BOTTOM / height, 1 - (left + _RIGHT) / _WIDTH, _BAR * len(names) / height))
+    names = [fitting(name, _NAME, 9) for name in seconds]
+    left = _LEFT + _HINTED * max(text_inches(name, 9) for name in names)
+    width = _WIDTH - left - _RIGHT
+    ax = figure.add_axes((left / _WIDTH, _BOTTOM / height, width / _WIDTH, _BAR * len(names) / height))
     ends = [sum(by_phase.values()) for by_phase in seconds.values()]
     longest = max(*ends, *(high for _, high in spreads.values()), 0.0) or 1.0
+    last = 1.3 * longest  # the axis ends where the numbers behind all bars have room
     for row, (name, by_phase) in enumerate(seconds.items()):
         end = 0.0
         for phase, spent in by_phase.items():
@@ -193,14 +211,20 @@ def _figure(
         if low < high:
             ax.plot([low, high], [row, row], color=INK, marker="|", markersize=6, linewidth=1.2)
             text += f" ({_two_digits(low)} to {_two_digits(high)})"
-        ax.text(max(end, high) + 0.01 * longest, row, text, fontsize=8, va="center")
-    room = 1.6 if any(low < high for low, high in spreads.values()) else 1.3  # for the numbers behind the bars
-    ax.set(xlim=(0, room * longest), ylim=(len(names) - 0.5, -0.5), yticks=range(len(names)), yticklabels=names)
-    ax.set_xlabel("seconds, and how many times as many as free-form tagging" if base else "seconds")
+        begin = max(end, high) + 0.01 * longest
+        ax.text(begin, row, text, fontsize=8, va="center")
+        last = max(last, begin * width / (width + _RIGHT - _EDGE - text_inches(text, 8)))
+    ax.set(xlim=(0, last), ylim=(len(names) - 0.5, -0.5), yticks=range(len(names)), yticklabels=names)
+    xlabel = "seconds, and how many times as many as free-form tagging" if base else "seconds"
+    rightmost = (width + _RIGHT - _EDGE - text_inches(xlabel, 10) / 2) / width  # where it ends inside the plot
+    ax.set_xlabel(xlabel, x=min(0.5, rightmost))
     ax.grid(axis="x")
     ax.set_axisbelow(True)
-    handles = [Patch(facecolor=c, hatch=h, edgecolor=GROUND, label=short(phase)) for phase, (c, h) in styles.items()]
-    figure.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, 1 - 0.32 / height), ncols=len(COLOURS))
+    handles = [
+        Patch(facecolor=c, hatch=h, edgecolor=GROUND, label=name)
+        for name, (c, h) in zip(labels, styles.values(), strict=True)
+    ]
+    figure.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, 1 - 0.32 / height), ncols=columns)
     add_title(figure, short(title, 90))
     return figure
 

@@ -108,6 +108,7 @@ def test_a_report_of_scores_does_not_take_them_for_a_test_of_lovec(here, capsys)
             path.write_text(path.read_text().replace('"mode": "scored"', '"mode": "iterative"'))
         assert main(["report", "s.score", "--out", "report"]) == 0, capsys.readouterr().err
         html, table = Path("report/index.html").read_text(), Path("report/tables/main.md").read_text()
+        assert "By its stated score." in html  # the domain of such scores says nothing
         assert "of 2 methods in scores made elsewhere" in html and "Scores made elsewhere" in table
         for text in (html, table):
             assert not any(words in text for words in ("Iterative", "iterative tagging", "trained", "Short answers"))

@@ -352,6 +352,37 @@ def test_seeds_are_averaged(tmp_path):
     assert "training seeds are not drawn" in table.interval_note
 
 
+def test_a_seed_tested_on_a_part_of_the_questions_is_another_method(tmp_path):
+    method = usual(domains=["Bios"])
+    name, kind, mode, records, *rest = method("DPO")
+    half = (name, kind, mode, records[: len(records) // 2], *rest)
+    write(tmp_path / "s0", method("DPO"))
+    write(tmp_path / "s1", half, seed=1)
+    read = read_run(tmp_path)
+    assert read.seed_counts == {"DPO": 1, "DPO (s1)": 1} and not read.divided
+    found = {row.method: row.n for row in read.rows if row.level == "sentence" and row.readout == "stated"}
+    assert found["DPO"] == sum(len(record.sentences) for record in records) > found["DPO (s1)"] > 0
+
+
+def test_malformed_tags_do_not_make_a_seed_another_method(tmp_path):
+    method = usual(domains=["Bios"])
+    write(tmp_path / "s0", method("DPO"))
+    write(tmp_path / "s1", method("DPO", [None, None, 7, 3] * 3), seed=1)
+    read = read_run(tmp_path)
+    assert read.seed_counts == {"DPO": 2} and not read.divided
+
+
+def test_seeds_that_divide_the_data_anew_are_averaged_and_named(tmp_path):
+    method = usual(domains=["Bios"])
+    name, kind, mode, records, *rest = method("DPO")
+    write(tmp_path / "s0", method("DPO"), method("SFT"))
+    write(tmp_path / "s1", (name, kind, mode, records[:-1], *rest), method("SFT"), seed=1)
+    read = read_run(tmp_path)
+    assert read.seed_counts == {"DPO": 2, "SFT": 2} and read.divided == {"DPO"}
+    notes = report_tables(read, draws=10)[0].notes
+    assert any("The seeds of DPO were tested on different questions: n is the mean" in note for note in notes)
+
+
 def test_undefined_for_one_seed_is_undefined(tmp_path):
     method = usual(domains=["Bios"])
     write(tmp_path / "a", method("DPO"))

@@ -12,12 +12,17 @@ import torch
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from lovec.metrics.functional import group_of
 from lovec.metrics.risk import aurc
+from lovec.reports.curves import write_curves
 from lovec.reports.histogram import confidence_histogram, histogram
 from lovec.reports.inline import inline_svg
 from lovec.reports.next_tokens import in_order, score_tokens
+from lovec.reports.overlay import histogram_overlay, reliability_overlay, risk_overlay
 from lovec.reports.panels import COLUMNS, PanelLayout, panel_axes
 from lovec.reports.plots import write_plots
 from lovec.reports.reliability import reliability, reliability_diagram
@@ -26,6 +31,7 @@ from lovec.reports.runs import RunResults
 from lovec.reports.style import short
 from lovec.reports.surface import reward_surface
 from lovec.reports.times import few_phases, running_times
+from lovec.reports.training_log import TrainingLog
 from lovec.rewards import LogReward
 from lovec.types import LovecError, Record, Sentence
 
@@ -196,6 +202,49 @@ def test_a_method_without_one_of_the_sentences_says_so(tmp_path):
     texts = words(score_tokens([entry, {**entry, "method": "SFT", "ordinality": 0.5}], tmp_path / "a.svg"))
     assert texts.count("there is no such sentence") == 2
     assert "DPO, incorrect sentence" in texts and "ordinality 0.50" in texts
+
+
+WIDE = [f"{'W' * 26} ({'W' * number})" for number in (20, 30, 40)]
+
+
+def wide_times(path):
+    phases = dict.fromkeys([f"{'W' * 27}{number}" for number in range(6)], 1.23)
+    spreads = dict.fromkeys(WIDE, (1.0, 9.0))
+    return running_times(dict.fromkeys(WIDE, phases), path, base=0.2, spreads=spreads)
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda path: reliability_overlay(dict.fromkeys(WIDE, reliability(RECORDS)), path, "mean of the distribution"),
+        lambda path: risk_overlay(dict.fromkeys(WIDE, risk_curve(RECORDS)), path, "mean of the distribution"),
+        lambda path: histogram_overlay(dict.fromkeys(WIDE, histogram(RECORDS)), path),
+        lambda path: write_curves([TrainingLog(f"{n}/{n}", {1: {"train/loss": 1.0}}) for n in WIDE], path),
+        wide_times,
+    ],
+)
+def test_no_text_leaves_a_plot_however_wide_the_names_are(draw, tmp_path, monkeypatch):
+    drawn = []
+    savefig = Figure.savefig
+    monkeypatch.setattr(
+        Figure, "savefig", lambda figure, *args, **kw: [drawn.append(figure), savefig(figure, *args, **kw)]
+    )
+    draw(tmp_path / "a.png")
+    (figure,) = drawn
+    FigureCanvasAgg(figure).draw()  # at the resolution of the figure, in which extents are measured
+    box = figure.get_tightbbox()
+    assert min(box.x0, box.y0) >= 0 and box.x1 <= figure.get_figwidth() and box.y1 <= figure.get_figheight()
+    texts = [text.get_text() for text in figure.findobj(Text)]
+    assert sum("WW…WW" in text for text in texts) >= len(WIDE)
+
+
+def test_a_name_that_is_cut_keeps_both_ends_and_its_numbers(tmp_path):
+    names = ["ExpectedReward (seed-1)", f"runs/experiment/ExpectedReward, free-form (seed-{'1' * 30}2)"]
+    texts = words(reliability_overlay(dict.fromkeys(names, reliability(RECORDS)), tmp_path / "a.svg"))
+    numbers = f": BS {100 * reliability(RECORDS).brier:.1f}, ECE-M {100 * reliability(RECORDS).ece_m:.1f}"
+    legend = [text.removesuffix(numbers) for text in texts if text.endswith(numbers)]
+    assert [name.partition("…")[0][:6] for name in legend] == ["Expect", "runs/e"]
+    assert [name.endswith(end) for name, end in zip(legend, ("seed-1)", "12)"), strict=True)] == [True, True]
 
 
 def test_phases_that_have_no_colour_are_added_up():

@@ -207,6 +207,7 @@ class Baseline(CheckedSettings):
     """
 
     needs_labels: ClassVar[bool] = False
+    remember_settings: ClassVar[bool] = True  # a teacher's file of estimates is named after them
 
     def __init__(self, name: PlainWord | None = None, adapter: str | None = None) -> None:
         self.name = name or type(self).__name__

@@ -23,7 +23,7 @@ _CHUNK = 4096  # claims whose token ids are in memory at once
 _loaded: WeakValueDictionary[tuple[str, str], Any] = WeakValueDictionary()
 
 
-@checked()
+@checked(remember=True)
 class NLIJudge(Judge):
     """Judges with any transformers model that classifies pairs of texts as entailment or contradiction.
 

@@ -210,7 +210,7 @@ def _option(name: str, annotation: Any, names: dict[str, Any]) -> Option:
 
 
 _SEVERAL = (list, tuple, Sequence)
-_ARGUMENTS = "_made_with"  # attribute of objects whose classes check their arguments: these, by name
+_ARGUMENTS = "_made_with"  # attribute of objects that remember their arguments: these, by name
 
 
 def _parts(hint: Any) -> Iterator[Any]:
@@ -228,11 +228,12 @@ def _parts(hint: Any) -> Iterator[Any]:
         yield hint
 
 
-def checked(names: str = "{}") -> Callable[[T], T]:
+def checked(names: str = "{}", remember: bool = False) -> Callable[[T], T]:
     """Have a class check its arguments by their declarations, before it does anything else.
 
     Args:
         names: form of the names in errors, such as ``policy.{}``; ``{kind}`` in it is the name of the class.
+        remember: whether its objects remember the arguments they were made with, see ``decisive_arguments``.
     """
 
     def mark(kind: T) -> T:
@@ -251,7 +252,7 @@ def checked(names: str = "{}") -> Callable[[T], T]:
             for name, value in given.items():
                 if (option := options.get(name)) is not None:
                     option.check(value, form)
-            if hasattr(self, "__dict__"):  # the arguments of a subclass count, those that it hands on beside them
+            if remember:  # the arguments of a subclass count, and beside them those that it hands on
                 made_with = vars(self).get(_ARGUMENTS, {})
                 vars(self)[_ARGUMENTS] = defaults | given | made_with
             plain(self, *args, **kwargs)
@@ -269,8 +270,7 @@ def decisive_arguments(made: Any) -> Mapping[str, Any] | None:
         made: any object.
 
     Returns:
-        The arguments by name, with defaults where none were given; None for an object of a class that does not check
-        its arguments by their declarations.
+        The arguments by name, with defaults where none were given; None for an object that does not remember them.
     """
     given = getattr(made, "__dict__", {}).get(_ARGUMENTS)
     if given is None:
@@ -286,9 +286,12 @@ class CheckedSettings:
     setting_names: ClassVar[str] = "{}"
     """Form of the names of settings in errors, see `checked`."""
 
+    remember_settings: ClassVar[bool] = False
+    """Whether objects remember the arguments they were made with, see `checked`."""
+
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        checked(cls.setting_names)(cls)
+        checked(cls.setting_names, cls.remember_settings)(cls)
 
 
 def decisive(settings: Any, of: Callable[..., Any] | None = None) -> Any:

@@ -29,7 +29,7 @@ _ADVICE = {
 }
 
 
-@checked()
+@checked(remember=True)
 class RemoteVllm:
     """Samples and scores with a model that a vLLM server (0.32 or later) runs, and with the policy's newest adapter.
 

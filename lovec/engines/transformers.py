@@ -27,7 +27,7 @@ MIN_SHARED = 32
 """A prefix that several contexts share is computed once for all if it saves each of them at least this many tokens."""
 
 
-@checked()
+@checked(remember=True)
 class TransformersEngine:
     """Samples and scores with a transformers causal language model and its adapters.
 

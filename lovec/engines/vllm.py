@@ -49,7 +49,7 @@ class _AdapterShape:
         return cls(rank, tuple(sorted({name for names in targets for name in names})))
 
 
-@checked()
+@checked(remember=True)
 class VllmEngine:
     """Samples and scores with vLLM, which loads a second copy of the base model and the policy's adapter.
 

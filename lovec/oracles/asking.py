@@ -131,7 +131,7 @@ class Asked(Generic[T]):
     gave_up: bool
 
 
-@checked()
+@checked(remember=True)
 class Asker:
     """Asks a model on an OpenAI-compatible server (OpenAI, a vLLM server, ...).
 

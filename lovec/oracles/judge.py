@@ -28,7 +28,7 @@ _ROWS = 32
 log = logging.getLogger(__name__)
 
 
-@checked()
+@checked(remember=True)
 class SelfJudge(Oracle):
     """Rates sentences with the policy's base weights, adapter off, so that no second model is in memory.
 

@@ -33,7 +33,7 @@ class OracleStopped(LovecError):
         self.missing_ids = list(missing_ids)
 
 
-@checked()
+@checked(remember=True)
 class OpenAIOracle(Asker, Oracle):
     """Rates sentences by asking a model on an OpenAI-compatible server (OpenAI, a vLLM server, ...).
 

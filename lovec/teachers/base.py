@@ -7,10 +7,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from inspect import isroutine
 from itertools import chain
 from pathlib import Path, PurePath
 from typing import Any, TypeAlias
+
+from torch import nn
 
 from lovec.baselines import BaselineResources
 from lovec.core.files import write_text
@@ -167,8 +170,8 @@ def plain_settings(value: Any) -> Any:
     """Return what an object was made with as values of JSON: its class, and its settings by name.
 
     An object with a text ``fingerprint`` is described by it. Settings are the arguments on which results depend, where
-    the class checks its arguments by their declarations; of another object its public attributes; of what has neither,
-    such as a function, its name or its class alone.
+    an object remembers them, as baselines do; of another object its public attributes, and what they are described by;
+    of a model, and of what has none of these, the name of the class alone.
     """
     return _described(value, ())
 
@@ -195,8 +198,12 @@ def _described(value: Any, around: tuple[int, ...]) -> Any:
     if isinstance(fingerprint, str):
         return {"class": name, "fingerprint": fingerprint}
     settings = decisive_arguments(value)
+    if settings is None and isinstance(value, nn.Module):
+        return name
     if settings is None:
-        settings = {key: item for key, item in getattr(value, "__dict__", {}).items() if not key.startswith("_")}
+        found = getattr(value, "__dict__", {})
+        computed = {key for key in found if isinstance(getattr(type(value), key, None), cached_property)}
+        settings = {key: item for key, item in found.items() if not key.startswith("_") and key not in computed}
     return {"class": name} | {key: _described(item, around) for key, item in sorted(settings.items())}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from pathlib import Path
 from typing import Any
 
@@ -84,3 +85,9 @@ def test_the_rate_falls_over_all_inner_epochs(model: str, tmp_path: Path) -> Non
     )
     assert len(rates) == 6 and rates[-1] == pytest.approx(0.0, abs=1e-9)
     assert all(later < earlier for earlier, later in itertools.pairwise(rates)) and rates[-2] > 0
+
+
+def test_the_state_of_a_schedule_is_plain() -> None:
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    state = WarmupCosine(optimizer, warmup=0.5).state_dict()
+    assert state["last_epoch"] == 0 and json.loads(json.dumps(state)) == state  # a checkpoint holds it

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tinyrun import loaded, module
 
 from lovec.baselines import LUQ, LinearProbe, NLIJudge, Samples, SelfConsistency, Words
@@ -25,6 +27,11 @@ class Table:
 
     def __init__(self, ratings: dict[str, float], path: Path | None = None) -> None:
         self.ratings, self.path, self.itself, self._private = ratings, path, self, object()
+        self.model = torch.nn.Dropout(0.1)
+
+    @cached_property
+    def total(self) -> float:
+        return sum(self.ratings.values())
 
 
 @pytest.mark.parametrize(
@@ -78,7 +85,10 @@ def test_all_kinds_of_values_are_described() -> None:
         "c": f"{__name__}.{judge.__qualname__}",
         "d": "lovec.baselines.samples.Samples",
     }
-    described = plain_settings(Table({}))
+    table = Table({})
+    described = plain_settings(table)
+    assert table.total == 0 and plain_settings(table) == described  # what is computed once is no setting
+    assert described["model"] == "torch.nn.modules.dropout.Dropout"
     assert described["itself"] == described["class"] == f"{__name__}.Table" and "_private" not in described
     assert plain_settings(SelfConsistency(judge=None))["judge"] is None and "class" in plain_settings(SelfJudge())
 

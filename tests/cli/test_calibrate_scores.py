@@ -41,6 +41,14 @@ def made_rows(groups: int, seed: int = 0) -> list[dict[str, object]]:
     ]
 
 
+def judged_rows() -> list[dict[str, object]]:
+    """Rows of which a judge has labelled all, and people some."""
+    return [
+        {**row, "human": row["correct"] if at < 160 else "", "gpt": int(row["correct"] or at % 5 == 0)}
+        for at, row in enumerate(made_rows(200))
+    ]
+
+
 def write(path: str, rows: list[dict[str, object]]) -> str:
     with open(path, "w", newline="") as file:
         if path.endswith(".csv"):
@@ -417,10 +425,7 @@ def test_mistakes_are_said_in_one_line(here, capsys, words, code, said):
 
 
 def test_a_judge_stands_beside_people(here, capsys):
-    rows = [
-        {**row, "human": row["correct"] if at < 160 else "", "gpt": int(row["correct"] or at % 5 == 0)}
-        for at, row in enumerate(made_rows(200))
-    ]
+    rows = judged_rows()
     write("judged.csv", rows)
     words = "--confidence p_true --label human --judge gpt --keep_factual 0.8 --promise errors".split()
     fitted("judged.csv", *words)
@@ -525,10 +530,7 @@ def test_a_promise_that_is_made_again_says_the_same(here, capsys):
 
 
 def test_the_judge_of_a_calibration_is_kept(here, capsys):
-    rows = [
-        {**row, "human": row["correct"] if at < 160 else "", "gpt": int(row["correct"] or at % 5 == 0)}
-        for at, row in enumerate(made_rows(200))
-    ]
+    rows = judged_rows()
     write("old.csv", rows)
     words = "--confidence p_true --label human --judge gpt --keep_factual 0.8 --promise errors".split()
     fitted("old.csv", *words)

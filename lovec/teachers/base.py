@@ -6,7 +6,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from functools import cached_property
 from inspect import isroutine
 from itertools import chain
@@ -201,7 +201,8 @@ def _described(value: Any, around: tuple[int, ...]) -> Any:
     if settings is None and isinstance(value, nn.Module):
         return name
     if settings is None:
-        found = getattr(value, "__dict__", {})
+        slots = {field.name: getattr(value, field.name) for field in fields(value)} if is_dataclass(value) else {}
+        found = slots | getattr(value, "__dict__", {})
         computed = {key for key in found if isinstance(getattr(type(value), key, None), cached_property)}
         settings = {key: item for key, item in found.items() if not key.startswith("_") and key not in computed}
     return {"class": name} | {key: _described(item, around) for key, item in sorted(settings.items())}

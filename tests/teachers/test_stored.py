@@ -25,7 +25,7 @@ RECORD = Record("a", "Who?", sentences=(Sentence("One."), Sentence("Two.")))
 class Table:
     """An oracle that nobody has declared anything of."""
 
-    def __init__(self, ratings: dict[str, float], path: Path | None = None) -> None:
+    def __init__(self, ratings: dict[str, float], path: Any = None) -> None:
         self.ratings, self.path, self.itself, self._private = ratings, path, self, object()
         self.model = torch.nn.Dropout(0.1)
 
@@ -53,6 +53,7 @@ class Table:
         (LinearProbe, {}, {"folds": 3}),
         (Words, {}, {"least": 4}),
         (Table, {"ratings": {"x": 0.1}}, {"ratings": {"x": 0.9}}),
+        (Table, {"ratings": {}, "path": RECORD}, {"ratings": {}, "path": replace(RECORD, question="What?")}),
         (Table, {"ratings": {}, "path": Path("a")}, {"ratings": {}, "path": Path("b")}),
     ],
 )

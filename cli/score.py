@@ -170,7 +170,7 @@ def named_columns(calibration: ScoreCalibration, columns: Columns) -> Columns:
     group: str | None = columns.group if columns.group is not None else calibration.group
     if not group and columns.group is None and calibration.fitted.passages < calibration.fitted.sentences:
         group = None  # it was made in Python, of groups in a column that it does not know
-    # The scale of labels belongs to their column; the judge is named by --judge, "" for none.
+    # The scale of labels belongs to their column.
     same_label = columns.label in (None, calibration.label)
     columns = replace(
         columns,

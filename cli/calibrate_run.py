@@ -21,7 +21,7 @@ from lovec.taggers import FreeFormTagger, IterativeTagger, Session, open_session
 from lovec.taggers.scoring_check import scoring_difference
 from lovec.taggers.served_confidence import ServedConfidence
 from lovec.taggers.session import adapter_folder, session_provenance
-from lovec.text.untag import untag
+from lovec.text.untag import bare_statements
 from lovec.types import (
     BY_SOURCE,
     FREE_FORM,
@@ -381,7 +381,7 @@ def _likelihoods(settings: CalibrateSettings) -> bool:
 def _tagged(session: Session, records: Sequence[Record], settings: CalibrateSettings) -> list[Record]:
     """Return labelled answers, tagged as given texts."""
     engine, encoder = session.engine, session.encoder
-    given = [untag(record, encoder.tags)[0].statements() for record in records if record.sentences]
+    given = [bare_statements(record, encoder.tags) for record in records if record.sentences]
     remark(f"{counted(len(given), 'labelled answer is', 'labelled answers are')} tagged")
     if (found := scoring_difference(engine, encoder, given)) is not None:
         remark(found.describe())

@@ -140,13 +140,13 @@ def _checked_columns(options: argparse.Namespace) -> Columns:
         tuple(options.keep_factual or ()), options.promise, options.share, options.true_from
     ).checked(bool(options.feedback))
     if options.promise_by and not options.keep_factual:
-        raise UsageError("--promise_by says for what promises are made; give --keep_factual, too")
+        raise UsageError("--promise_by needs --keep_factual, which says what is promised")
     columns = replace(columns_of(options), by=options.promise_by, judge=options.judge or None)
     _check_judge(columns)
     if options.feedback and (columns.methods or columns.by or options.layout):
         raise UsageError("--feedback takes the columns of the calibration that is fitted again; name no others")
     if not options.feedback and os.path.isdir(options.source):
-        raise UsageError(f"{options.source} is a calibration; give --feedback FILE with labels to fit it again to")
+        raise UsageError(f"{options.source} is a calibration; to fit it again, give labels with --feedback FILE")
     return columns
 
 

@@ -161,13 +161,13 @@ def confirm_calls(calls: int, yes: bool) -> None:
         yes: whether the command line says yes.
 
     Raises:
-        UsageError: nobody is at a terminal.
+        UsageError: there is no terminal to ask at.
         LovecError: the answer is no.
     """
     if not calls or yes:
         return
     if not sys.stdin.isatty():
-        raise UsageError("nobody is at a terminal to be asked whether to make these calls; give --yes")
+        raise UsageError("cannot ask for confirmation without a terminal; give --yes to make these calls")
     try:
         answer = input("make these calls? [y/N] ")
     except EOFError:  # Ctrl-D

@@ -9,18 +9,35 @@ EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("lovec fit --config sft.yaml", "train; writes runs/sft/adapter"),
         ("lovec fit --config dpo.yaml", "continue runs/sft/adapter; writes runs/dpo/adapter"),
         ("lovec fit --config dpo.yaml --ckpt_path auto", "go on where a training was stopped"),
+        (
+            "lovec fit --config sft.yaml --config llama3-8b.yaml --data Demonstrations --data.path labelled.jsonl "
+            "--model.optimizer.lr 5e-5",
+            "a model of 8B, on data of your own",
+        ),
     ),
     "validate": (
         ("lovec validate --config dpo.yaml", "measure runs/dpo/adapter on the dev split"),
         ("lovec validate --config dpo.yaml --trainer.limit_val_batches 1", "one batch, for a quick look"),
+        (
+            "lovec validate --config dpo.yaml --config llama3-8b.yaml --data Preferences --data.path pairs.jsonl",
+            "a model of 8B, on data of your own",
+        ),
     ),
     "test": (
         ("lovec test --config dpo.yaml", "measure runs/dpo/adapter; writes runs/dpo/test"),
         ("lovec test --config comparison.yaml", "baselines and trained adapters side by side"),
+        (
+            "lovec test --config dpo.yaml --config llama3-8b.yaml --data Preferences --data.test_path test.jsonl",
+            "a model of 8B, on data of your own",
+        ),
     ),
     "predict": (
         ("lovec predict --config dpo.yaml", "tag the test split; writes runs/dpo/predictions"),
         ("lovec predict --config dpo.yaml --trainer.limit_predict_batches 1", "one batch, for a quick look"),
+        (
+            "lovec predict --config dpo.yaml --config llama3-8b.yaml --data Preferences --data.test_path test.jsonl",
+            "a model of 8B, on data of your own",
+        ),
     ),
     "sweep": (
         ("lovec sweep --config grpo.yaml --vary model.group_size=4,8", "two values of one option"),

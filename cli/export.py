@@ -43,7 +43,7 @@ def run(words: list[str]) -> None:
     parser.add_argument("--public", action="store_true", help="let everybody read REPO; it is private without this")
     options = parser.read(words)
     if options.public and options.push is None:
-        raise UsageError("--public is of --push REPO, which is not given")
+        raise UsageError("--public needs --push REPO")
     if HubName.parse(options.source) is None:
         check_adapter_folder(adapter_folder(options.source))
     if options.results is not None and not options.results.is_file():

@@ -121,7 +121,7 @@ class LabelCommand:
             raise UsageError(f"--model must be given for {type(self.oracle).__name__} to judge with")
         if config.batch and not any(hasattr(asked, "prefetch") for asked in (self.oracle, self.writer)):
             raise UsageError(
-                "--batch true is of --oracle OpenAIOracle and --writer OpenAIWriter; name one, or leave it out"
+                "--batch true works only with --oracle OpenAIOracle or --writer OpenAIWriter; name one, or leave it out"
             )
         for asked in (self.oracle, self.writer):
             if hasattr(asked, "progress"):
@@ -269,7 +269,7 @@ class LabelCommand:
             )
             return ("answers" if source.answered else "questions"), source
         if options.split is not None:
-            raise UsageError("--split is of --data NAME, which is not given")
+            raise UsageError("--split needs --data NAME")
         if not names:
             return None, None
         (begin,) = names

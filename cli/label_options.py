@@ -48,7 +48,7 @@ class LabelSettings:
         dev_share: share of the entities whose records are in dev.jsonl.
         test_share: share of the entities whose records are in test.jsonl; the others are in train.jsonl.
         entity_key: key in meta that names what a record is about; records without it go by their question.
-        seed: of sampling, of wrong scores and of the splits.
+        seed: seed for sampling, for drawing wrong scores and for the splits.
         wrong_scores: wrong scores of the pairs: "uniform" over all but the true one (the paper), or "near", at most two
             points from it.
     """

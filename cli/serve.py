@@ -119,7 +119,7 @@ def run(words: list[str]) -> None:
     address = f"http://{f'[{here}]' if ':' in here else here}:{port}"
     guard = f"key from {KEY}" if key else "no key"
     if key is None and host not in ("127.0.0.1", "::1"):
-        warn(f"anybody who reaches {host} may ask; set {KEY} to ask for a key")
+        warn(f"anyone who can reach {host} can use this server; set {KEY} to require a key")
     gc.collect()
     gc.freeze()  # a full collection over the model's objects would stop all threads for a second
     sys.setswitchinterval(1e-4)  # the engine asks for the interpreter at every operation, also while requests are read
@@ -161,7 +161,7 @@ def open_provider(
             or one for p_true of another number than the probability of True.
     """
     if text_calibration is not None and method is None:
-        raise LovecError("--text_calibration is of texts at /v1/tag, which need --method verbal or --method p_true")
+        raise LovecError("--text_calibration applies to texts at /v1/tag and needs --method verbal or --method p_true")
     answers = (
         ServedConfidence() if calibration is None else ServedConfidence.of_scores(calibration, asker.model, tags.scale)
     )
@@ -238,7 +238,7 @@ def served_name(session: Session) -> str:
 
 
 def listen(host: str = "127.0.0.1", port: Annotated[int, Setting(at_least=0, at_most=65535)] = 8080) -> socket.socket:
-    """Listen at an address of this machine, and return the socket.
+    """Listen at an address of this machine.
 
     Args:
         host: address to listen at; the default is this machine only.

@@ -31,12 +31,12 @@ _FORMATS = {".jsonl": "jsonl", ".html": "html", ".htm": "html", ".txt": "text", 
 
 @dataclass
 class TagSettings:
-    """What the texts answer (by default the paper's question, about “this topic”), and the output.
+    """What the texts answer (by default the paper's question about their title, or "this topic"), and the output.
 
     Attributes:
         ask_file: JSONL, JSON, CSV or Parquet with questions for the model to answer.
         about: the text tells what one knows about this name: the paper's question.
-        question: the question that the text answers, in other words.
+        question: the question that the text answers, where --about does not fit.
         evidence: a file of text, Markdown or HTML, or a folder of such files, that the sentences are compared with: an
             adapter trained with policy.grounded says of each how well this supports it, and how sure it is without it.
             Answers to questions are written with it. Rows with evidence of their own keep it. null compares with the
@@ -170,9 +170,9 @@ def checked(options: Any) -> Any:
     check_range("--doubt", options.doubt, above=0)
     if options.doubt is not None:
         if options.format == "html":
-            raise UsageError("a page tints the sentences to doubt by itself; --doubt is of text and jsonl")
+            raise UsageError("--doubt works only with --format text or jsonl; a page highlights them anyway")
         if not options.selection.keeps_all:
-            raise UsageError("--doubt shows what --min_confidence and --keep_factual leave out; give one of them")
+            raise UsageError("--doubt cannot be combined with --min_confidence or --keep_factual")
     if options.shard is not None:
         if not options.out or options.format != "jsonl":
             raise UsageError("--shard writes JSONL files, which can be joined; give --out a name that ends in .jsonl")
@@ -266,16 +266,16 @@ def _check_method(options: Any) -> None:
     given = f"--method {options.method}"
     if options.asking:
         raise UsageError(
-            f"{given} is of given texts; have the questions answered first, with lovec label --questions FILE --stages "
+            f"{given} scores given texts only; answer the questions first, with lovec label --questions FILE --stages "
             "answers, and tag the file that it writes"
         )
     if options.keep_factual is not None:
         raise UsageError(f"--keep_factual needs a threshold, and there is none for {given}; use --min_confidence")
     if options.judge is not None and options.method not in SAMPLED:
-        raise UsageError(f"--judge is of --method {' and '.join(SAMPLED)}; {given} asks no judge")
+        raise UsageError(f"--judge works only with --method {' or '.join(SAMPLED)}; {given} asks no judge")
     with error_in("--", kind=UsageError):
         check_method(options.method, options.readout)
-    options.raw = True  # a calibration is of stated scores
+    options.raw = True  # calibrations are fitted to stated scores
 
 
 def inputs(options: Any) -> list[str | None]:

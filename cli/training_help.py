@@ -12,6 +12,7 @@ import yaml
 
 from . import TRAINING
 from .arguments import BASE, RECIPES
+from .examples import examples_of
 from .parser import QUIET_HELP
 
 _ALL = tuple(TRAINING)
@@ -78,7 +79,6 @@ def short_help(command: str) -> str:
     options = [(f"--{name} {value}".rstrip(), text) for name, value, text, shown in OPTIONS if command in shown]
     width = max(len(option) for option, _ in options)
     lines = [f"  {option:<{width}}  {text}" for option, text in options]
-    recipe = "sft.yaml" if command == "fit" else "dpo.yaml"
     objectives, overlays = _recipes()
     purpose = TRAINING[command]
     return f"""usage: lovec {command} --config RECIPE [--config OVERLAY ...] [options]
@@ -91,9 +91,7 @@ def short_help(command: str) -> str:
 options:
 {chr(10).join(lines)}
 
-examples:
-  lovec {command} --config {recipe}
-  lovec {command} --config {recipe} --config llama3-8b.yaml --data Preferences --data.path pairs.jsonl
+{examples_of(command).strip()}
 
 more:
   lovec {command} --model.help DPO           the options of an objective

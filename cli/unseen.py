@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lovec.core.plain import inside, nested
-from lovec.text.untag import untag
+from lovec.text.untag import bare_statements
 from lovec.types import LovecError, Record
 
 from .console import quiet
@@ -114,6 +114,6 @@ def run_of(adapter: Path) -> Path:
 
 def _asked(record: Record) -> str:
     """Return question and answer of a record as they are compared, without white space; "" without an answer."""
-    record = untag(record)[0].statements()
+    record = bare_statements(record)
     answer = "".join(sentence.text for sentence in record.sentences) or record.answer
     return "".join(f"{record.question}\n{answer}".split()).casefold() if answer.strip() else ""

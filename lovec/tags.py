@@ -83,6 +83,10 @@ def without_source_tags(text: str) -> str:
     return _BY_SOURCE.sub("", text) if SOURCE_WORDS[0] in text else text  # most have none, and the search takes longer
 
 
+UNTAGGED = "the answer ends without a tag"
+"""Problem of a last sentence that no tag follows."""
+
+
 @dataclass(frozen=True, slots=True)
 class TaggedSentence:
     """One span of a text that ends in a tag, well-formed or not.

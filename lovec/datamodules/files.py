@@ -16,7 +16,7 @@ from lovec.datamodules.base import UNLABELLED, RecordsDataModule
 from lovec.datasets.names import slug
 from lovec.datasets.stored import read_stored
 from lovec.tags import TagFormat
-from lovec.text.untag import untag
+from lovec.text.untag import bare_statements, untag
 from lovec.types import LovecError, Record
 
 
@@ -93,7 +93,7 @@ class FilesDataModule(RecordsDataModule):
         if self.val_path is None and split != "test":
             if is_held_out(record.id, self.val_fraction, self.seed) != (split == "validation"):
                 return None
-        record = untag(record, tags)[0].statements()
+        record = bare_statements(record, tags)
         return self.trainable(record) if split == "train" else self.with_domain(record)
 
     def trainable(self, record: Record) -> Record | None:

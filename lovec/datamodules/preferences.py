@@ -8,7 +8,7 @@ from typing import Any
 from lovec.core.settings import ProperShare
 from lovec.datamodules.files import FilesDataModule
 from lovec.datasets.layouts import read_any
-from lovec.text.untag import untag
+from lovec.text.untag import bare_statements
 from lovec.types import Record
 
 
@@ -52,10 +52,7 @@ class Demonstrations(FilesDataModule):
         if split != "train" or self.unlabelled is None:
             return records
         tags = self.tags
-        return [
-            *records,
-            *self.keep_unlabelled([untag(record, tags)[0].statements() for record in read_any(self.unlabelled)]),
-        ]
+        return [*records, *self.keep_unlabelled([bare_statements(row, tags) for row in read_any(self.unlabelled)])]
 
     def trainable(self, record: Record) -> Record | None:
         """Return a fully labelled record."""

@@ -11,6 +11,7 @@ from lovec.datasets import bios, popqa, triviaqa, wikibio, wildhallu
 from lovec.datasets.evidence import open_evidence, with_evidence
 from lovec.datasets.layouts import read_any
 from lovec.oracles.triviaqa import TriviaQAOracle
+from lovec.text.untag import bare_statements
 from lovec.types import LovecError, NoTrainingLabels, Record
 
 
@@ -71,7 +72,8 @@ class QuestionSet(RecordsDataModule):
         Raises:
             LovecError: the file is missing or broken, or none of its sentences has a label.
         """
-        records = list(map(self._with_own_domain, read_any(path)))
+        tags = self.tags
+        records = [self._with_own_domain(bare_statements(record, tags)) for record in read_any(path)]
         if not any(record.has_labels for record in records):
             raise LovecError(
                 f"{path} has no labelled sentence; label it with `lovec label`, or leave the option out to let the "

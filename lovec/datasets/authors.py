@@ -14,7 +14,7 @@ from typing import Any
 from lovec.datasets.rows import Reading, Row, layout
 from lovec.datasets.values import flag_of
 from lovec.encoding import QUESTION
-from lovec.tags import DEFAULT_TAGS, TaggedSentence, parse, strip
+from lovec.tags import DEFAULT_TAGS, UNTAGGED, TaggedSentence, parse, strip
 from lovec.text.sentences import split_sentences
 from lovec.types import DEFAULT_SCALE, LovecError, Record, Sentence, to_rating
 
@@ -87,7 +87,10 @@ def outputs(row: Row, reading: Reading) -> Iterator[Record]:
     for number, text in enumerate(row["model_outputs"], 1):
         answer = text.removeprefix(_HEADER)
         parsed = parse(answer)
-        spans = [*parsed.sentences, TaggedSentence(parsed.tail.strip(), None, "untagged tail", parsed.tail)]
+        spans = [
+            *parsed.sentences,
+            TaggedSentence(parsed.tail.strip(), None, UNTAGGED, parsed.tail),
+        ]
         sentences = [
             Sentence(s.text, confidence=_confidence(s.score), score=s.score)
             for s in spans
@@ -139,7 +142,7 @@ def _fully_tagged(text: str) -> tuple[TaggedSentence, ...]:
 
 
 def _checked(spans: tuple[TaggedSentence, ...], problems: list[str], tail: str) -> tuple[TaggedSentence, ...]:
-    problems += ["untagged tail"] * bool(tail.strip())
+    problems += [UNTAGGED] * bool(tail.strip())
     if problems or not spans:
         raise LovecError(f"an answer is not tagged throughout: {problems[0] if problems else 'no tag at all'}")
     return spans

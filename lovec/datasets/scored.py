@@ -153,7 +153,7 @@ def read_scored(
     scales = {"confidence_scale": columns.confidence_scale, "label_scale": columns.label_scale}
     if found is not None and (given := next((n for n, scale in scales.items() if scale not in (None, 1)), None)):
         raise LovecError(
-            f"--{given} is of tables, and {name} has the layout {found.short}, which says itself what its numbers are; "
+            f"--{given} works only with plain tables; {name} has the layout {found.short}, whose scales are known; "
             "leave it out, or name the columns with --confidence and --label"
         )
     if found is not None:  # reading logs what it read

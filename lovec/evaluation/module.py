@@ -183,7 +183,7 @@ class EvaluationModule(LightningModule, CheckedSettings):
                     rank_zero_info(self.policy.adapted_note)
             if self.trainer.state.fn == TrainerFn.FITTING and self.policy.packing_disabled_reason is not None:
                 rank_zero_info(
-                    f"rows are padded, and equal beginnings computed again: {self.policy.packing_disabled_reason}"
+                    f"rows are padded, and shared prefixes are not reused: {self.policy.packing_disabled_reason}"
                 )
             # The instruction of the data speaks of 0 to 10.
             instruction = getattr(data, "instruction", None) if self.scale == DEFAULT_SCALE else None

@@ -54,7 +54,7 @@ class RaySettings:
 
     def __post_init__(self) -> None:
         if self.on is None and (self.actors is not None or self.actor_gpus or self.actor_cpus != 1):
-            raise LovecError("--actors, --actor_cpus and --actor_gpus are of --on ray, which is not given")
+            raise LovecError("--actors, --actor_cpus and --actor_gpus need --on ray")
 
 
 def read_chunk(line: bytes) -> list[Record]:

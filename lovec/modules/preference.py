@@ -55,10 +55,15 @@ class PreferenceModule(PolicyModule):
             raise LovecError(
                 f"{row.id}: there are no rejected scores, so this is not a preference pair; use a pairs file"
             )
-        chosen, rejected = self.tagged(row, ratings(row, self.scale)), self.tagged(row, row.rejected)
+        return Example((self.tagged(row, ratings(row, self.scale)), self.tagged(row, row.rejected)), row)
+
+    def example(self, row: Record) -> Example:
+        """Encode a pair as it is trained on, and note one whose sides are equal."""
+        made = super().example(row)
+        chosen, rejected = made.sequences
         if chosen == rejected:
             self._equal.add(row.id)
-        return Example((chosen, rejected), row)
+        return made
 
     def most_tokens(self, size: RecordSize) -> int | None:
         """Return the most tokens of either answer; None where the pair may prefer nothing to another."""
@@ -71,7 +76,7 @@ class PreferenceModule(PolicyModule):
             LovecError: none does.
         """
         super().check_rows(rows)
-        if rows and len(self._equal.ids) == len(rows):
+        if rows and all(row.id in self._equal.ids for row in rows):
             raise LovecError(
                 f"all {len(rows)} pairs reject the very scores that they choose, so there is nothing to learn; leave "
                 "'rejected' out of the file, so that wrong scores are drawn"

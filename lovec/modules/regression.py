@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
 
 from lovec.core.settings import NonNegative
 from lovec.metrics.functional import expected_confidence
+from lovec.modules.base import ratings
 from lovec.modules.scores import ScoreModule
+from lovec.types import Record
 
 
 class SFTRegression(ScoreModule):
@@ -28,7 +31,16 @@ class SFTRegression(ScoreModule):
         super().__init__(**kwargs)
         self.regression_weight = regression_weight
 
+    def targets(self, row: Record) -> Sequence[float]:
+        """Return the factuality of the sentences as places on the scale, which may lie between two scores.
+
+        Raises:
+            LovecError: a sentence has no factuality.
+        """
+        ratings(row, self.scale)
+        return [self.scale.top * sentence.factuality for sentence in row.sentences if sentence.factuality is not None]
+
     def score_loss(self, logps: Tensor, ratings: Tensor) -> Tensor:
         """Compute the squared error and the cross-entropy of the tag, [M]."""
-        error = expected_confidence(logps.softmax(-1)) - ratings / self.scale.top
+        error = expected_confidence(logps.softmax(-1)) - ratings.to(logps.dtype) / self.scale.top
         return self.regression_weight * error**2 - logps.logsumexp(-1)

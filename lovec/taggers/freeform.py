@@ -29,7 +29,7 @@ from lovec.taggers.scoring import (
     score_passages,
     with_source,
 )
-from lovec.tags import TagFormat, TaggedSentence, TaggedText, parse
+from lovec.tags import UNTAGGED, TagFormat, TaggedSentence, TaggedText, parse
 from lovec.types import (
     Completion,
     Engine,
@@ -228,7 +228,7 @@ def read_tagged(record: Record, text: str, finished: bool, tags: TagFormat) -> t
         problems.append("the answer ends inside a thought; give more tokens with max_new_tokens")
     if tail := parsed.tail.strip():
         sentences.append(Sentence(tail, levels=tags.scale.size))
-        problems.append(f"sentence {len(sentences)}: untagged tail")
+        problems.append(f"sentence {len(sentences)}: {UNTAGGED}")
     meta = {**record.meta, "problems": problems, "finished": finished}
     return replace(record, answer=text, sentences=tuple(sentences), meta=meta, rejected=None), parsed
 
@@ -337,7 +337,7 @@ class TextReader:
         is_cut = self.stopped or self._stops_in(rest.tail, rest.tail.strip())
         tail = self._kept if is_cut else rest.tail
         if tail.strip():
-            spans.append(TaggedSentence(tail.strip(), None, CUT_BY_STOP if is_cut else "untagged tail", tail))
+            spans.append(TaggedSentence(tail.strip(), None, CUT_BY_STOP if is_cut else UNTAGGED, tail))
         return spans
 
     def _parsed(self) -> TaggedText:

@@ -42,9 +42,9 @@ class ScoringDifference:
     def describe(self) -> str:
         """Return it in words."""
         return (
-            f"scored by first tokens; against whole tags confidences of {counted(self.sentences, 'sentence')} differ "
-            f"by {self.mean:.4f} on average and {self.largest:.4f} at most, and {self.other_scores} of their stated "
-            "scores"
+            f"first tokens compared with whole tags on {counted(self.sentences, 'sentence')}: confidences differ by "
+            f"{self.mean:.4f} on average and by {self.largest:.4f} at most; "
+            f"{counted(self.other_scores, 'stated score differs', 'stated scores differ')}"
         )
 
     def advice(self, option: str) -> str:
@@ -54,8 +54,8 @@ class ScoringDifference:
             option: the option that chooses what is scored.
         """
         return (
-            f"a confidence differs by more than {LARGE} since the model does not always close a tag behind a score, as "
-            f"it does once it is trained; {option} exact scores whole tags, at several times the cost"
+            f"a confidence differs by more than {LARGE}, because the model does not always close its tag after the "
+            f"score, as trained models do; {option} exact scores whole tags, at several times the cost"
         )
 
 

@@ -38,10 +38,10 @@ _HIDDEN = re.compile(
 )  # control characters, which terminals obey, and no characters
 
 _OTHER_UNIT: Mapping[Unit, str] = {
-    "sentence": "was trained on sentences, and is asked at clauses, which it has never been: it says which texts to "
-    "doubt, but not which clause of a sentence; train one on clauses with --data.unit clause",
-    "clause": "was trained on clauses, and is asked at whole sentences; --unit clause (in Python: unit) asks as "
-    "in training, and gives sentences a confidence that follows from their clauses",
+    "sentence": "was trained on sentences, and is now asked to score clauses: it can tell which texts to doubt, but "
+    "not which clause of a sentence; train one on clauses with --data.unit clause",
+    "clause": "was trained on clauses, and is now asked to score whole sentences; --unit clause (in Python: unit) asks "
+    "as in training, and gives sentences a confidence that follows from their clauses",
 }
 """What is said of a model that is asked at other units than it was trained on, by the latter."""
 
@@ -212,7 +212,7 @@ def open_session(
     running = _engine_by_name(engine, rows, dtype) if isinstance(engine, str) else engine
     if isinstance(running, Opener):
         if quantization == "nf4":
-            raise LovecError("quantization is of the transformers engine; other engines load models as they are stored")
+            raise LovecError("quantization works only with the transformers engine; others load models as they are")
         # First, because it may refuse the tokenizer.
         encoder = encoder_of(load_tokenizer(config), *prompting, load_stops(config))
         running.open(config.model, config.adapter)

@@ -72,7 +72,7 @@ log = logging.getLogger(__name__)
 
 
 class ApiModel(Asker):
-    """A model on an OpenAI-compatible server, for `--engine openai`: base_url and what it may cost.
+    """A model on an OpenAI-compatible server (`--engine openai`): its address and limits.
 
     The API key is read from $OPENAI_API_KEY. Replies are stored in the cache as they come, so nothing is paid for
     twice.
@@ -81,7 +81,7 @@ class ApiModel(Asker):
         parameters: sent with every call, in place of temperature, max_tokens and seed, such as
             ``{"max_completion_tokens": 2048}`` for models that think first; null leaves one out.
         max_cost: the most US dollars to spend.
-        ask_again: whether what has only unusable replies in the cache is asked again.
+        ask_again: ask again where the cache holds only unusable replies.
     """
 
     def answers(self, names: Sequence[str], prompts: Sequence[Prompt[T]]) -> list[T | None]:

@@ -27,7 +27,7 @@ from lovec.types import (
     Unit,
 )
 
-CUT_OFF = "the answer was cut off at the longest length allowed (max_new_tokens, or the context)"
+CUT_OFF = "the answer was cut off at its token limit or at the end of the model's context"
 """The problem of an answer that is not finished."""
 
 CLAUSE_NOTE = (
@@ -291,9 +291,9 @@ def check_unit(unit: Unit, keep_factual: float | None, asking: bool) -> None:
     """
     check_choice("unit", unit, Unit)
     if unit == "clause" and keep_factual is not None:
-        raise LovecError("keep_factual has a threshold for sentences, and none for clauses; use min_confidence instead")
+        raise LovecError("keep_factual has a threshold for sentences only, not for clauses; use a minimum confidence")
     if unit == "clause" and asking:
-        raise LovecError("unit clause is of given texts; let the questions be answered first, and tag the answers")
+        raise LovecError("unit clause works on given texts only; answer the questions first, and tag the answers")
 
 
 def with_problem(record: Record, problem: str) -> Record:

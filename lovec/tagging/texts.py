@@ -318,7 +318,7 @@ def tag(
     tagger: DocumentTagger
     if session is None and engine == OPENAI:
         if adapter is not None or keep_factual is not None:
-            raise LovecError(f"adapter and keep_factual are of models that lovec runs; engine={OPENAI!r} takes neither")
+            raise LovecError(f"adapter and keep_factual need a model that lovec runs, not engine={OPENAI!r}")
         check_api(method, readout, asking=text is None)
         instruction, tags = settings.pop("instruction", None), settings.pop("tags", DEFAULT_TAGS)
         asker = ApiModel(model or "", **settings)

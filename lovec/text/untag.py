@@ -52,6 +52,16 @@ def untag(
     return untagged, sum(sentence.score is not None for sentence in sentences) - given
 
 
+def bare_statements(record: Record, tags: TagFormat = DEFAULT_TAGS) -> Record:
+    """Return a record as it is tagged or trained on: without tags, and without parts that state nothing.
+
+    Args:
+        record: given or generated text.
+        tags: the tag words and the scale.
+    """
+    return untag(record, tags)[0].statements()
+
+
 class _Covered:
     """An answer whose blocks of code hold no tag words.
 

@@ -512,11 +512,12 @@ def test_readme_has_what_was_run(tmp_path, monkeypatch):
         assert "old" not in text and text.startswith("a\n") and text.endswith(f"{pages.END}\nb\n")
         assert "\n| SFT | 21.0 | 5.0 | - |\n" in text and "isotonic" not in text
         fewer = "1 for Best constant, LUQ"  # README shows no intervals
-        assert f"2 seeds ({fewer}), 60 test sentences. 2026-11-25, commit abc, torch 2; a machine." in text
+        assert f"2 seeds ({fewer}), 60 test sentences. 2026-11-25, on CPUs ([commits," in text and "abc" not in text
     drawn = (tmp_path / "p.svg").read_text()
     assert "DPO" in drawn and "inhabitants" in drawn
     assert (tmp_path / "real.md").read_text() == pages.page(small())
-    assert f"2 seeds ({fewer}; their intervals show less variation between seeds), 60 test" in pages.page(small())
+    runs = f"2 seeds ({fewer}; their intervals show less variation between seeds), 60 test sentences."
+    assert f"{runs} 2026-11-25, commit abc, torch 2; a machine." in pages.page(small())
 
 
 def test_a_difference_over_some_of_the_seeds_names_them():

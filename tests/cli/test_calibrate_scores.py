@@ -592,7 +592,7 @@ def test_a_layout_has_no_scale_of_columns(here, capsys, option):
     write_records("records.jsonl", answers(30))
     for command in ("score", "calibrate"):
         code, said = error_of(capsys, command, "records.jsonl", option, "10")
-        assert code == 1 and f"{option} is of tables, and records.jsonl has the layout" in said
+        assert code == 1 and f"{option} works only with plain tables; records.jsonl has the layout" in said
 
 
 def test_the_threshold_before_is_tried_on_the_labels_of_people(here, capsys):

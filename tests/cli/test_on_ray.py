@@ -119,7 +119,7 @@ def test_a_chunk_is_handed_over_exactly() -> None:
     [
         (["--on", "ray"], "--on ray writes JSONL files"),
         (["--on", "ray", "--out", "x.jsonl", "--shard", "1/2"], "both split the work"),
-        (["--actors", "2", "--out", "x.jsonl"], "are of --on ray"),
+        (["--actors", "2", "--out", "x.jsonl"], "need --on ray"),
     ],
 )
 def test_options_that_do_not_go_together(

@@ -186,7 +186,7 @@ def test_doubt_shows_a_summary_and_just_the_sentences_below(run: Any) -> None:
         (["--doubt", "0"], "--doubt is 0"),
         (["--doubt", "11"], "--doubt is 11.0, expected at least 0 and at most 1"),
         (["--doubt", "5"], "expected at least 0 and at most 1; 5 of 10 is 0.5"),
-        (["--doubt", "0.5", "--format", "html"], "a page tints the sentences to doubt by itself"),
+        (["--doubt", "0.5", "--format", "html"], "a page highlights them anyway"),
         (["--doubt", "0.5", "--min_confidence", "0.3"], "give one of them"),
         (["--doubt", "0.5", "--keep_factual", "0.9"], "give one of them"),
     ],
@@ -557,7 +557,7 @@ def test_looking_at_the_cost_counts_no_line_twice(run: Any) -> None:
         (["page.txt", "--ask", "Who?"], 2, "they take no FILE"),
         (["page.txt", "--about", "A", "--question", "B"], 2, "give one of them"),
         (["page.txt", "--samples", "3"], 2, "--samples works only with --method self_consistency or luq"),
-        (["page.txt", "--actors", "3"], 1, "--actor_cpus and --actor_gpus are of --on ray, which is not given"),
+        (["page.txt", "--actors", "3"], 1, "--actor_cpus and --actor_gpus need --on ray"),
         (["page.txt", "--hedge_phrase", "So: {sentence}"], 2, "--hedge_phrase needs --revise hedge"),
         (["page.txt", "--redo"], 2, "--redo is of a file that --out names"),
         (["page.txt", "--format", "jsonl", "--out", "x.txt"], 2, "expected a name that ends in .jsonl"),
@@ -980,7 +980,7 @@ def test_tagged_clauses_are_tagged_again_as_they_are(run: Any) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--ask", "Who?", "--unit", "clause"], "--unit clause is of given texts; let the questions be answered first"),
+        (["--ask", "Who?", "--unit", "clause"], "--unit clause works on given texts only; answer the questions first"),
         (["page.txt", "--unit", "clause", "--keep_factual", "0.9"], "--keep_factual has a threshold for sentences"),
     ],
 )

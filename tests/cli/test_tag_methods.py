@@ -149,11 +149,11 @@ def test_samples_need_a_question(run: Any, session: Session, method: Method) -> 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--ask", "Who?", "--method", "luq"], "--method luq is of given texts; have the questions answered first"),
+        (["--ask", "Who?", "--method", "luq"], "--method luq scores given texts only; answer the questions first"),
         (["life.md", "--method", "luq", "--keep_factual", "0.9"], "there is none for --method luq"),
         (
             ["life.md", "--method", "p_true", "--readout", "mean"],
-            "--readout is of stated scores",
+            "the method p_true states no scores, so --readout does not apply",
         ),
         (["life.md", "--method", "p_true", "--judge", "YesNoJudge"], "--method p_true asks no judge"),
         (["life.md", "--judge", "YesNoJudge"], "--judge works only with --method self_consistency or luq"),

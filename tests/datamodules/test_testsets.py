@@ -15,7 +15,7 @@ from jsonargparse import ArgumentParser
 from tinyrun import Lengths, module, sft_adapter, tiny, trainer
 
 from lovec.cli import main
-from lovec.datamodules import Bios, PopQA, RecordsDataModule, TriviaQA, WikiBio, WildHallu
+from lovec.datamodules import Bios, Demonstrations, PopQA, RecordsDataModule, TriviaQA, WikiBio, WildHallu
 from lovec.datasets.jsonl import read_records, write_records
 from lovec.datasets.popqa import HUB as POPQA
 from lovec.metrics.results import read_results
@@ -85,6 +85,25 @@ def test_labelled_answers_are_tested_on(labels, tmp_path):
     assert data.load("validation") == [] and data.oracle is None
     write_records(tmp_path / "dev.jsonl", [answer("eve", 0.5)])
     assert [r.id for r in Bios(str(labels), val_labels=str(tmp_path / "dev.jsonl")).load("validation")] == ["eve"]
+
+
+def test_labelled_answers_are_read_like_those_to_train_on(tmp_path):
+    """A heading states nothing, and a tag is no part of a sentence."""
+    path = tmp_path / "labelled.jsonl"
+    heading = Sentence("Life", kind="heading")
+    tagged = replace(answer("ada", 1.0), sentences=(heading, Sentence("She wrote. <confidence> 9 </confidence>", 1.0)))
+    write_records(path, [tagged, replace(tagged, id="b", meta={"split": "train"})])
+    reference = Demonstrations(str(path), test_path=str(path))
+    reference.setup("test")
+    (expected,) = {record.sentences for record in reference.loaded("test")}
+    assert [sentence.text for sentence in expected] == ["She wrote."]
+    for cls in (Bios, PopQA, TriviaQA, WildHallu, WikiBio):
+        data = cls(labels=str(path), val_labels=str(path))
+        data.setup("test")
+        assert {record.sentences for record in data.loaded("test")} == {expected}, cls
+    data = WildHallu(labels=str(path))
+    data.setup("fit")
+    assert [record.sentences for record in data.loaded("train")] == [expected]
 
 
 def test_questions_get_evidence_from_a_file(names, tmp_path, caplog):

@@ -88,7 +88,7 @@ def test_near_scores_are_drawn_uniformly_from_a_fifth_of_the_scale_on_each_side(
         counts = Counter(pair[position] for pair in drawn)
         assert set(counts) == near
         assert len(near) == 1 or chisquare(list(counts.values())).pvalue > 1e-3
-    pair = replace(rows[0], rejected=(0, 0))
+    pair = replace(with_rejected(rows[0], 0, scale), rejected=(0, 0))
     assert with_rejected(pair, 0, scale, "near") == pair  # what a file has is kept
     with pytest.raises(LovecError, match="wrong_scores is 'far', expected one of uniform, near"):
         with_rejected(rows[0], 0, scale, "far")
@@ -97,8 +97,25 @@ def test_near_scores_are_drawn_uniformly_from_a_fifth_of_the_scale_on_each_side(
 def test_wrong_scores_that_a_record_has_are_kept_if_the_scale_has_them():
     pair = replace(record("ann", 0.5, 0.1), rejected=(9, 3))
     assert with_rejected(pair, 0) == pair
-    with pytest.raises(LovecError, match=r"'ann' has the wrong scores \[9, 3\], expected 0\.\.4; leave 'rejected' out"):
+    with pytest.raises(
+        LovecError, match=r"'ann' has the wrong scores \[9, 3\] on a scale of 11 levels, expected 0\.\.4"
+    ):
         with_rejected(pair, 0, Scale(tuple("abcde")))
+
+
+def test_wrong_scores_of_another_scale_are_refused_though_they_are_in_its_range():
+    """On 0 to 100 a wrong score of 9 from a file on 0 to 10 would say that low is wrong."""
+    fine, pair = Scale(tuple(map(str, range(101)))), replace(record("ann", 0.5, 0.1), rejected=(9, 3))
+    with pytest.raises(LovecError, match=r"on a scale of 11 levels, expected 0\.\.100 and 101 levels; leave "):
+        with_rejected(pair, 0, fine)
+    named = replace(pair, sentences=tuple(replace(s, levels=101) for s in pair.sentences))
+    assert with_rejected(named, 0, fine) == named
+    with pytest.raises(LovecError, match=r"on a scale of 101 levels, expected 0\.\.10 "):
+        with_rejected(named, 0)
+    drawn = with_rejected(record("ann", 0.5, 0.1), 0, fine)
+    assert with_rejected(drawn, 1, fine) == drawn, "what was drawn is of this scale"
+    with pytest.raises(LovecError, match="on a scale of 101 levels"):
+        with_rejected(drawn, 0)
 
 
 def test_seed_and_id_matter():

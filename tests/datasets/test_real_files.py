@@ -519,8 +519,11 @@ def test_prompts_and_outputs_of_the_authors(tmp_path):
         ),
         (DEMONSTRATION | {"ratings_openai": [9]}, r"ratings_openai is \[9\], but the tags"),
         (DEMONSTRATION | {"rated_output_openai": ""}, "not tagged throughout: no tag at all"),
-        (DEMONSTRATION | {"rated_output_openai": "Ada wrote."}, "not tagged throughout: untagged tail"),
-        (DEMONSTRATION | {"rated_output_openai": f"{TAGGED} More."}, "not tagged throughout: untagged tail"),
+        (DEMONSTRATION | {"rated_output_openai": "Ada wrote."}, "not tagged throughout: the answer ends"),
+        (
+            DEMONSTRATION | {"rated_output_openai": f"{TAGGED} More."},
+            "not tagged throughout: the answer ends",
+        ),
         (DEMONSTRATION | {"ratings_openai": 9}, "TypeError"),
         (DEMONSTRATION | {"ratings_openai": [9, 3]}, r"ratings_openai is \[9, 3\], but the tags"),
         (PAIR | {"chosen": "A. <confidence> 11 </confidence>"}, "score is '11', expected an integer"),

@@ -123,7 +123,7 @@ def test_shards_share_a_cache_and_do_not_wait_for_each_other(server: BatchServer
 def test_batch_needs_somebody_who_can(server: BatchServer, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--answers", "mine.jsonl", "--oracle", "WorldOracle", "--oracle.world", "world-small"]
     assert label(*words, "--batch", "true") == 2
-    assert "--batch true is of --oracle OpenAIOracle and --writer OpenAIWriter" in capsys.readouterr().err
+    assert "--batch true works only with --oracle OpenAIOracle or --writer OpenAIWriter" in capsys.readouterr().err
     server.has_batches = False
     assert label("--answers", "mine.jsonl", "--batch", "true", *oracle(server, "mine")) == 1
     error = capsys.readouterr().err

@@ -193,6 +193,24 @@ def test_pairs_that_reject_what_they_choose_are_counted_or_refused(
         fit(tmp_path, module(cls, model), Given([alike(row) for row in rows]))
 
 
+def test_only_pairs_that_are_trained_on_can_reject_what_they_choose(
+    model: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One that is left out does not count, and of a long one what is kept decides, not what was tried."""
+    good, long = records(2)
+    words = tuple(Sentence(f"Ada wrote note {i}.", 1.0) for i in range(20))
+    long = replace(long, sentences=words, rejected=(10,) * 6 + (3,) * 14)
+    hopeless = replace(good, id="hopeless", sentences=(Sentence("x" * 3000, 1.0),), rejected=(10,))
+    objective, data = module(DPO, model, policy={"max_length": 500}), Given([good, hopeless])
+    data.unfit = "leave_out"
+    fit(tmp_path, objective, data, max_steps=1)
+    assert "reject the very scores" not in caplog.text and objective.global_step == 1
+    objective = module(DPO, model, policy={"max_length": 470})
+    fit(tmp_path, objective, Given([long]), max_steps=1)
+    kept = len(objective.example(long).row.sentences)
+    assert 6 < kept < 20 and "reject the very scores" not in caplog.text
+
+
 def test_p_true_leaves_out_what_does_not_fit_before_the_first_step(
     model: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

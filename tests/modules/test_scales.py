@@ -16,7 +16,7 @@ from lovec.metrics.functional import expected_confidence
 from lovec.modules import DPO, GRPO, ORPO, SFT, Batch, ExpectedReward, PolicyConfig, SFTRegression
 from lovec.modules.base import ratings
 from lovec.rewards import QuadraticReward
-from lovec.types import LovecError, Scale
+from lovec.types import LovecError, Record, Scale, Sentence
 
 FIVE = ["no", "hardly", "perhaps", "likely", "yes"]
 HUNDRED = [str(score) for score in range(101)]
@@ -74,6 +74,19 @@ def test_objectives_over_distributions_learn(cls: type, words: list[str], model:
     run = trained(tmp_path, objective, max_epochs=3)
     assert run.logged[-1]["train/loss"] < run.logged[0]["train/loss"]
     assert run.logged[-1]["train/malformed"] < run.logged[0]["train/malformed"]
+
+
+def test_regression_learns_what_lies_between_two_scores(model: str, tmp_path: Path) -> None:
+    """On three levels a factuality of 0.74 is not 0.5; the context still states a score of the scale."""
+    objective = loaded(tmp_path, on_scale(SFTRegression, model, ["no", "perhaps", "yes"]))
+    row = Record("a", "Who is Ada?", answer="One.", sentences=(Sentence("One.", 0.74),))
+    example = objective.example(row)
+    (target,) = example.ratings
+    assert "perhaps" in objective.encoder.decode(example.sequences[0].completion)
+    means = torch.tensor([0.5, 0.74, 1.0], dtype=torch.float64)
+    probs = torch.stack([1 - means, torch.zeros(3), means], dim=-1).clamp(min=1e-12)
+    losses = objective.score_loss(probs.log(), torch.full((3,), target))
+    assert losses.argmin() == 1 and losses[1] < 1e-9 and float(losses[0]) == pytest.approx(0.24**2)
 
 
 @SCALES

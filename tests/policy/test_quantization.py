@@ -158,7 +158,7 @@ def test_an_adapter_is_used_on_the_base_that_it_was_trained_on(
                 assert session.policy is not None
                 kinds[asked] = any(isinstance(m, bnb.nn.Linear4bit) for m in session.policy.modules())
         assert kinds == {None: True, "nf4": True, "none": False}, folder
-    with pytest.raises(LovecError, match="quantization is of the transformers engine"):
+    with pytest.raises(LovecError, match="quantization works only with the transformers engine"):
         open_session(adapter=str(tmp_path / "adapter"), engine="http://127.0.0.1:9/v1", quantization="nf4")
     capsys.readouterr()
     assert main(["export", str(tmp_path / "adapter"), str(tmp_path / "merged"), "--merged"]) == 0

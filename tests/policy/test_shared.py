@@ -151,7 +151,7 @@ def test_models_whose_attention_does_not_allow_it_are_padded(tmp_path: Path, cap
     with caplog.at_level(logging.INFO):
         capped = loaded(tmp_path, module(SFT, tiny(tmp_path, "gemma2"))).policy
     assert not capped.shares_prefixes and capped.packing_disabled_reason == "its attention is eager, with a mask"
-    assert "rows are padded, and equal beginnings computed again: its attention is eager, with a mask" in caplog.text
+    assert "rows are padded, and shared prefixes are not reused: its attention is eager, with a mask" in caplog.text
     nemotron = Policy(PolicyConfig(model=tiny(tmp_path, "nemotron"), lora_r=4)).eval()
     assert nemotron.packing_disabled_reason == "its code does not pass on what attention over shared tokens needs"
     assert nemotron.model.config._attn_implementation == "sdpa" and not AttentionKind.of(nemotron.model.config).packs

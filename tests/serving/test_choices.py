@@ -77,11 +77,11 @@ def choices(server: Server, **more: Any) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("stop", "content", "last"),
     [
-        (None, "".join(PIECES), "untagged tail"),
-        ([], "".join(PIECES), "untagged tail"),
-        ("nowhere", "".join(PIECES), "untagged tail"),
-        ("confidence", "".join(PIECES), "untagged tail"),  # tags are no part of the text
-        ("<", "".join(PIECES), "untagged tail"),
+        (None, "".join(PIECES), "the answer ends without a tag"),
+        ([], "".join(PIECES), "the answer ends without a tag"),
+        ("nowhere", "".join(PIECES), "the answer ends without a tag"),
+        ("confidence", "".join(PIECES), "the answer ends without a tag"),  # tags are no part of the text
+        ("<", "".join(PIECES), "the answer ends without a tag"),
         ("\n", PIECES[0], None),
         ("\n\n", PIECES[0], None),
         ("Ada", "", None),

@@ -65,7 +65,7 @@ def test_the_client_gets_text_and_confidences(server: Server, client: OpenAI, se
         assert {name: getattr(each, name) for name in entry} == {
             name: pytest.approx(value, abs=1e-4) if isinstance(value, float) else value for name, value in entry.items()
         }
-    assert response.output[0].problems == message["problems"] == ["sentence 3: untagged tail"]
+    assert response.output[0].problems == message["problems"] == ["sentence 3: the answer ends without a tag"]
     assert response.usage is not None and response.usage.input_tokens == len(session.encoder.prompt("Who?"))
     assert response.usage.total_tokens == response.usage.input_tokens + response.usage.output_tokens
 

@@ -54,7 +54,7 @@ def test_it_is_said_in_words() -> None:
     small = ScoringDifference(1, 0.001, 0.0004, 0)
     assert not small.is_large
     assert small.describe() == (
-        "scored by first tokens; against whole tags confidences of 1 sentence differ by 0.0004 on average and 0.0010 "
-        "at most, and 0 of their stated scores"
+        "first tokens compared with whole tags on 1 sentence: confidences differ by 0.0004 on average and by 0.0010 at "
+        "most; 0 stated scores differ"
     )
     assert "--scoring exact scores whole tags" in small.advice("--scoring")

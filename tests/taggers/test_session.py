@@ -101,8 +101,8 @@ def test_a_training_on_clauses_says_so_beside_its_adapter(model: str, tmp_path: 
 @pytest.mark.parametrize(
     ("trained", "asked", "said"),
     [
-        ("sentence", "clause", "the adapter in {} was trained on sentences, and is asked at clauses"),
-        ("clause", "sentence", "the adapter in {} was trained on clauses, and is asked at whole sentences"),
+        ("sentence", "clause", "the adapter in {} was trained on sentences, and is now asked to score clauses"),
+        ("clause", "sentence", "the adapter in {} was trained on clauses, and is now asked to score whole sentences"),
         ("clause", "clause", ""),
         ("sentence", "sentence", ""),
     ],

@@ -316,7 +316,7 @@ def test_free_form_reads_what_the_model_wrote(llama: Setup) -> None:
     }  # fmt: skip
     assert (full.evidence, full.rejected) == (("evidence",), None)
     assert [(s.text, s.score, s.confidence) for s in cut.sentences] == [("One.", 0, 0.0), ("And then", None, None)]
-    assert (cut.meta["problems"], cut.meta["finished"]) == (["sentence 2: untagged tail"], False)
+    assert (cut.meta["problems"], cut.meta["finished"]) == (["sentence 2: the answer ends without a tag"], False)
     assert (empty.sentences, empty.answer, empty.meta["problems"]) == ((), "", [])
     assert untagged.sentences == (Sentence("No tags at all."),)
     assert all(s.factuality is None and s.distribution is None for r in (full, cut) for s in r.sentences)
@@ -415,7 +415,7 @@ def test_free_form_tagging_on_another_scale(llama: Setup) -> None:
     ]  # fmt: skip
     assert record.meta["problems"] == [
         "sentence 2: score is '9', expected one of no, unlikely, perhaps, likely, yes",
-        "sentence 4: untagged tail",
+        "sentence 4: the answer ends without a tag",
     ]
     prompt = other.encoder.tokenizer.decode(other.encoder.prompt("Who?"))
     expected = [math.exp(logp) for logp in other.logps(f"{prompt}Ada <c> likely </c> Bob <c> 9 </c> Cy <c>")]

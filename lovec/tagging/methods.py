@@ -72,7 +72,7 @@ def check_method(method: Method, readout: Readout | None) -> None:
     """
     check_choice("method", method, Method)
     if readout is not None and method != "verbal":
-        raise LovecError(f"the method {method} states no scores, so readout does not apply; leave it out")
+        raise LovecError(f"readout does not apply to the method {method}, which states no scores; leave it out")
 
 
 def tags_of_method(method: Method | None, tags: TagFormat) -> TagFormat:

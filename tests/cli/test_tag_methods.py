@@ -153,7 +153,7 @@ def test_samples_need_a_question(run: Any, session: Session, method: Method) -> 
         (["life.md", "--method", "luq", "--keep_factual", "0.9"], "there is none for --method luq"),
         (
             ["life.md", "--method", "p_true", "--readout", "mean"],
-            "the method p_true states no scores, so --readout does not apply",
+            "--readout does not apply to the method p_true",
         ),
         (["life.md", "--method", "p_true", "--judge", "YesNoJudge"], "--method p_true asks no judge"),
         (["life.md", "--judge", "YesNoJudge"], "--judge works only with --method self_consistency or luq"),
@@ -169,7 +169,7 @@ def test_what_does_not_go_together_is_one_line(run: Any, words: list[str], messa
 def test_wrong_calls_are_refused(session: Session) -> None:
     for options, message in (
         ({"method": "guess"}, "method is 'guess'"),
-        ({"method": "likelihood", "readout": "mean"}, "states none"),
+        ({"method": "likelihood", "readout": "mean"}, "states no scores"),
         ({"method": "likelihood", "keep_factual": 0.9}, "no threshold|there is none for likelihood"),
     ):
         with pytest.raises(LovecError, match=message):

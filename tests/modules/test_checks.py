@@ -201,13 +201,16 @@ def test_only_pairs_that_are_trained_on_can_reject_what_they_choose(
     words = tuple(Sentence(f"Ada wrote note {i}.", 1.0) for i in range(20))
     long = replace(long, sentences=words, rejected=(10,) * 6 + (3,) * 14)
     hopeless = replace(good, id="hopeless", sentences=(Sentence("x" * 3000, 1.0),), rejected=(10,))
-    objective, data = module(DPO, model, policy={"max_length": 500}), Given([good, hopeless])
+    objective, data = (
+        module(DPO, model, policy=PolicyConfig(model=model, lora_r=4, max_length=500)),
+        Given([good, hopeless]),
+    )
     data.unfit = "leave_out"
     fit(tmp_path, objective, data, max_steps=1)
     assert "reject the very scores" not in caplog.text and objective.global_step == 1
-    objective = module(DPO, model, policy={"max_length": 470})
+    objective = module(DPO, model, policy=PolicyConfig(model=model, lora_r=4, max_length=470))
     fit(tmp_path, objective, Given([long]), max_steps=1)
-    kept = len(objective.example(long).row.sentences)
+    kept = len(objective.example(long).record.sentences)
     assert 6 < kept < 20 and "reject the very scores" not in caplog.text
 
 

@@ -107,10 +107,7 @@ def readme_table(results: Mapping[str, Any]) -> str:
                 ]
                 if set(cells) != {"-"}:
                     lines.append(f"| {name} | {' | '.join(cells)} |")
-    dates = sorted({entry["date"] for entry in _entries(results, data)})
-    when = " to ".join(dict.fromkeys([dates[0], dates[-1]]))
-    about = f"{_runs(results, data, intervals=False)} {when}, on CPUs ([commits, versions, machines]({PAGE_LINK}))."
-    return "\n".join([*lines, "", about])
+    return "\n".join([*lines, "", _short_caption(results, data)])
 
 
 def page(results: Mapping[str, Any]) -> str:
@@ -219,46 +216,67 @@ def _caption(results: Mapping[str, Any], data: str) -> str:
     entries = _entries(results, data)
     texts = [", ".join(sorted({str(entry[name]) for entry in entries})) for name in ("date", "commit", "machine")]
     versions = ", ".join(f"{name} {number}" for name, number in entries[-1]["versions"].items() if name != "lovec")
-    return f"{_runs(results, data, intervals=True)} {texts[0]}, commit {texts[1]}, {versions}; {texts[2]}."
+    runs, sentences = _runs(entries, data), _test_sentences(results, data)
+    return f"Percent; {runs}, {sentences} test sentences. {texts[0]}, commit {texts[1]}, {versions}; {texts[2]}."
 
 
-def _runs(results: Mapping[str, Any], data: str, intervals: bool) -> str:
-    """Return in one sentence how many seeds, or folds, and test sentences there are.
-
-    Args:
-        results: all results.
-        data: the data set.
-        intervals: whether it is about values with intervals.
-    """
+def _short_caption(results: Mapping[str, Any], data: str) -> str:
+    """Return in one line how much was run, and when; the page has the rest."""
     entries = _entries(results, data)
-    seeds = sorted({entry["seed"] for entry in entries})
-    part = "folds by person" if is_folded(data) else "seeds"
+    part = "fold" if is_folded(data) else "seed"
+    number = _range(map(len, _seeds_by_method(entries).values()))
+    runs = f"{number} {part}{'s' * (number != '1')}"
+    dates, sentences = _range(entry["date"] for entry in entries), _test_sentences(results, data)
+    links = f"[seeds, intervals, commits, versions]({PAGE_LINK})"
+    return f"Percent; {runs}, {sentences} test sentences. {dates}, on CPUs ({links})."
+
+
+def _range(values: Iterable[Any]) -> str:
+    """Return the lowest and the highest value, such as "1 to 3", or the only one."""
+    ordered = sorted(values)
+    return " to ".join(map(str, dict.fromkeys([ordered[0], ordered[-1]])))
+
+
+def _test_sentences(results: Mapping[str, Any], data: str) -> int:
+    """Return the number of test sentences of the first domain, of all folds together."""
     domain = domain_of(results, data)
     counts = {row["seed"]: row["n"] for row in _rows(results, data, domain=domain, level="sentence", readout="stated")}
-    sentences = sum(counts.values()) if is_folded(data) else max(counts.values(), default=0)
+    return sum(counts.values()) if is_folded(data) else max(counts.values(), default=0)
+
+
+def _runs(entries: Sequence[Mapping[str, Any]], data: str) -> str:
+    """Return how many seeds, or folds, there are, and which methods have fewer."""
+    seeds = sorted({entry["seed"] for entry in entries})
+    part = "folds by person" if is_folded(data) else "seeds"
     of = f" of {FOLDS}" if is_folded(data) else ""
     runs = f"{len(seeds)}{of} {part}"
     if runs == "1 seeds":
-        runs = "one seed (what differs from seed to seed is in no interval)"
-    elif fewer := _with_fewer_seeds(entries, len(seeds)):
-        if is_folded(data):
-            fewer += "; compare them with others on the same folds"
-        elif intervals:
-            fewer += "; their intervals show less variation between seeds"
-        runs += f" ({fewer})"
-    return f"Percent; {runs}, {sentences} test sentences."
+        return "one seed (what differs from seed to seed is in no interval)"
+    if fewer := _with_fewer_seeds(entries, len(seeds)):
+        why = (
+            "compare them with others on the same folds"
+            if is_folded(data)
+            else ("their intervals show less variation between seeds")
+        )
+        return f"{runs} ({fewer}; {why})"
+    return runs
 
 
 def _with_fewer_seeds(entries: Sequence[Mapping[str, Any]], most: int) -> str:
     """Return in words which methods have how many seeds, where these are fewer than others have; "" where none is."""
+    by_number: dict[int, list[str]] = {}
+    for method, found in _seeds_by_method(entries).items():
+        by_number.setdefault(len(found), []).append(method)
+    return "; ".join(f"{n} for {', '.join(by_number[n])}" for n in sorted(by_number) if n < most)
+
+
+def _seeds_by_method(entries: Sequence[Mapping[str, Any]]) -> dict[str, set[int]]:
+    """Return the seeds, or folds, of every method that has rows."""
     seeds: dict[str, set[int]] = {}
     for entry in entries:
         if entry["rows"]:
             seeds.setdefault(entry["method"], set()).add(entry["seed"])
-    by_number: dict[int, list[str]] = {}
-    for method, found in seeds.items():
-        by_number.setdefault(len(found), []).append(method)
-    return "; ".join(f"{n} for {', '.join(by_number[n])}" for n in sorted(by_number) if n < most)
+    return seeds
 
 
 def _sentences(results: Mapping[str, Any], data: str, domain: str, readout: str) -> list[str]:

@@ -27,7 +27,8 @@ EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("lovec test --config dpo.yaml", "measure runs/dpo/adapter; writes runs/dpo/test"),
         ("lovec test --config comparison.yaml", "baselines and trained adapters side by side"),
         (
-            "lovec test --config dpo.yaml --config llama3-8b.yaml --data Preferences --data.test_path test.jsonl",
+            "lovec test --config dpo.yaml --config llama3-8b.yaml --data Preferences --data.path pairs.jsonl "
+            "--data.test_path test.jsonl",
             "a model of 8B, on data of your own",
         ),
     ),
@@ -35,7 +36,8 @@ EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("lovec predict --config dpo.yaml", "tag the test split; writes runs/dpo/predictions"),
         ("lovec predict --config dpo.yaml --trainer.limit_predict_batches 1", "one batch, for a quick look"),
         (
-            "lovec predict --config dpo.yaml --config llama3-8b.yaml --data Preferences --data.test_path test.jsonl",
+            "lovec predict --config dpo.yaml --config llama3-8b.yaml --data Preferences --data.path pairs.jsonl "
+            "--data.test_path test.jsonl",
             "a model of 8B, on data of your own",
         ),
     ),

@@ -511,11 +511,11 @@ def test_readme_has_what_was_run(tmp_path, monkeypatch):
         text = copy.read_text()
         assert "old" not in text and text.startswith("a\n") and text.endswith(f"{pages.END}\nb\n")
         assert "\n| SFT | 21.0 | 5.0 | - |\n" in text and "isotonic" not in text
-        fewer = "1 for Best constant, LUQ"  # README shows no intervals
-        assert f"2 seeds ({fewer}), 60 test sentences. 2026-11-25, on CPUs ([commits," in text and "abc" not in text
+        assert "Percent; 1 to 2 seeds, 60 test sentences. 2026-11-25, on CPUs ([" in text and "abc" not in text
     drawn = (tmp_path / "p.svg").read_text()
     assert "DPO" in drawn and "inhabitants" in drawn
     assert (tmp_path / "real.md").read_text() == pages.page(small())
+    fewer = "1 for Best constant, LUQ"
     runs = f"2 seeds ({fewer}; their intervals show less variation between seeds), 60 test sentences."
     assert f"{runs} 2026-11-25, commit abc, torch 2; a machine." in pages.page(small())
 

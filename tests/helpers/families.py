@@ -66,7 +66,8 @@ _TEXT = """# Models
 Every causal language model of transformers with a chat template may work. These families are tried: a model of each
 architecture with two layers and random weights goes through encoding, training and tagging, and its log-probabilities
 are compared with those of the model itself. This page is written by `make models` from what the tests check; of the
-published models only SmolLM2-135M-Instruct was at hand (`smollm2`), with which its row is tested, too.
+published models SmolLM2-135M-Instruct (`smollm2`) and Qwen2.5-Coder-0.5B-Instruct (a GGUF file, which
+`benchmarks/second_model.py` fetches) were at hand; with these their rows are tested, too.
 
 A model may also be a GGUF file: `model.gguf`, `org/name:file.gguf` of the hub, or `smollm2`, whose weights a package
 holds ([Installation](install.md)). It is dequantised once into the cache, to float32, or to bfloat16 with

@@ -26,6 +26,7 @@ from .errors import UsageError, one_line
 from .parser import with_underscores
 from .resume import find_checkpoint, is_name
 from .saved_recipe import LeftOut, Recipe, RecipeFilter, read_saved_recipe, recipe_text, run_folder
+from .sourcecode import PACKAGES, full_name, parameters
 
 RECIPES = Path(__file__).resolve().parents[1] / "configs"
 """The packaged recipes, in a checkout and in an installed package alike."""
@@ -161,12 +162,47 @@ def arrange(command: str, words: Sequence[str]) -> list[str]:
         flags += ["--ckpt_path", checkpoint]
     if checkpoint and checkpoint != "null":
         if (saved := saved_recipe(Path(checkpoint), command, recipes, flags)) is not None:
-            recipes.insert(0, saved)
-            sources.insert(0, recipe_text(saved))
+            fitting = [_fitting_data(recipe, saved, recipes[:number]) for number, recipe in enumerate(recipes)]
+            pairs = zip(recipes, fitting, sources, strict=True)
+            sources = [recipe_text(saved), *(path if fits == own else recipe_text(fits) for own, fits, path in pairs)]
+            recipes = [saved, *fitting]
     if command == "fit" and not any(flag.startswith("--print_config") for flag in flags):
         _refuse_worlds_model(recipes, flags)
     base = yaml.safe_dump(base_recipe(recipes, flags), sort_keys=False)
     return [word for source in [base, *sources] for word in ("--config", source)] + flags
+
+
+def _fitting_data(recipe: Recipe, saved: Recipe, before: Sequence[Recipe]) -> Recipe:
+    """Return a recipe without the options of its data that those of a checkpoint do not have.
+
+    Where no recipe names a class before them, they are options of the class of ``base.yaml``. Without a checkpoint the
+    parser drops what another class lacks that a later recipe names; a checkpoint has named it already.
+
+    Args:
+        recipe: a recipe of the command line.
+        saved: the recipe of the checkpoint.
+        before: the recipes that stand before it.
+    """
+    own, named = (_class_name(source.get("data")) for source in (read_recipe(BASE), saved))
+    data = recipe.get("data")
+    if not named or not isinstance(data, Mapping) or any(_class_name(other.get("data")) for other in (*before, recipe)):
+        return recipe
+    had, has = (parameters(_full_name(name)) for name in (own, named))
+    if had is None or has is None:
+        return recipe
+    lacking = had.keys() - has.keys()
+
+    def kept(options: Mapping[str, Any]) -> Recipe:
+        return {name: value for name, value in options.items() if name not in lacking}
+
+    inner = data.get("init_args")
+    fitting = kept(data) | ({"init_args": kept(inner)} if isinstance(inner, Mapping) else {})
+    return {**recipe, "data": fitting}
+
+
+def _full_name(name: str) -> str:
+    """Return the import path of a data set, which may have been named without its module."""
+    return name if "." in name else full_name(name, PACKAGES["RecordsDataModule"]) or name
 
 
 def _last(values: Iterable[Any]) -> str | None:

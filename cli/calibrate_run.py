@@ -42,6 +42,7 @@ from .arguments import add_working_directory, find_recipe
 from .calibrate_scores import AskedPromises, report
 from .console import locked, quiet, remark, say_next, warn
 from .errors import UsageError
+from .parser import with_underscores
 from .progress import heartbeat
 from .saved_recipe import RecipeFilter, parse_recipe, recipe_text
 from .signatures import SignatureParser
@@ -70,7 +71,8 @@ class CalibrateSettings:
             fitted again), or the "stated" score.
         features: names of several features to map together instead, such as [mean, entropy, logp_mean], see
             docs/calibrate.md; null maps the readout alone.
-        keep_factual: probabilities of guarantees, such as 0.9, for which thresholds are computed.
+        keep_factual: probability of a guarantee, such as 0.9, for which a threshold is computed; may be given several
+            times, or as a list.
         promise: what such a guarantee is about: "all-true" (with that probability all kept sentences of an answer are
             true), "share" (at least a share of them is), or "errors" (the kept sentences that are false are on
             average at most a share of 1 minus that probability of all sentences). With `feedback`, null is that of the
@@ -144,7 +146,7 @@ def run(words: list[str]) -> None:
     parser.add_argument("source", metavar="RUN", help="folder of a run, such as runs/dpo, or of a PEFT adapter")
     parser.add(CalibrateSettings)
     parser.add(open_session, "adapter", "raw")
-    options = parser.instantiate(parser.parse_args(words))
+    options = parser.instantiate(parser.parse_args(_collected(words)))
     settings = parser.call(CalibrateSettings, options)
     sources = [name for name in ("data", "feedback", "config") if getattr(settings, name)]
     if len(sources) > 1:
@@ -171,6 +173,17 @@ def run(words: list[str]) -> None:
         (f"lovec serve --adapter {source}", "a page to try it, and an endpoint"),
         ("lovec test --config RECIPE", "with the run's recipe: rows for the deployed confidences"),
     )
+
+
+def _collected(words: Sequence[str]) -> list[str]:
+    """Return the words with every ``--keep_factual`` but the first as one that adds to those before, as with a FILE."""
+    spelt, given = with_underscores(words), False
+    for at, word in enumerate(spelt):
+        name, equals, value = word.partition("=")
+        if name == "--keep_factual":
+            spelt[at] = f"{name}{'+' * given}{equals}{value}"  # jsonargparse takes the last one only without the plus
+            given = True
+    return spelt
 
 
 def _not_written(adapter: str, where: str) -> LovecError:

@@ -160,6 +160,62 @@ def test_a_leftover_of_an_earlier_process_with_the_same_number_is_in_nobodys_way
     assert names(tmp_path) == ["run"] and names(tmp_path / "run") == ["new"]
 
 
+@pytest.mark.parametrize("there", [True, False])
+def test_a_link_stays_and_what_it_leads_to_is_written(tmp_path: Path, there: bool) -> None:
+    for name in ("links", "real"):
+        (tmp_path / name).mkdir()
+    file, folder = tmp_path / "real" / "file", tmp_path / "real" / "folder"
+    if there:
+        file.touch()
+        folder.mkdir()
+    for path in (file, folder):
+        (tmp_path / "links" / path.name).symlink_to(f"../real/{path.name}")
+    for text in ("first", "second"):
+        write_text(tmp_path / "links" / "file", text)
+        with atomic_folder(tmp_path / "links" / "folder") as fresh:
+            (fresh / text).touch()
+        assert file.read_text() == text and names(folder) == [text]
+        assert names(tmp_path / "links") == names(tmp_path / "real") == ["file", "folder"]
+        assert all(path.is_symlink() for path in (tmp_path / "links").iterdir())
+
+
+def test_leftovers_beside_what_a_link_leads_to_are_removed(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("real/run")
+    killed("atomic_folder", str(tmp_path / "link"))
+    assert len(names(tmp_path / "real")) == 1
+    with atomic_folder(tmp_path / "link") as fresh:
+        (fresh / "new").touch()
+    assert names(tmp_path / "real") == ["run"] and names(tmp_path / "link") == ["new"]
+
+
+def test_a_leftover_that_another_process_moves_back_meanwhile_is_in_nobodys_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with atomic_folder(tmp_path / "run") as fresh:
+        old = fresh.with_suffix(".old")
+    (tmp_path / "run").rmdir()
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "iterdir", lambda folder: iter([old]))  # a listing from before that
+        remove_leftovers(tmp_path, "run")
+    assert names(tmp_path) == []
+    (tmp_path / "run").mkdir()
+    real = os.replace
+
+    def moved(source: Path, target: Path) -> None:
+        """Move a folder away, and be stopped, with another process that moves it back after one has looked."""
+        real(source, target)
+        if target == old:
+            monkeypatch.setattr(Path, "exists", lambda path: path == old)
+            real(old, tmp_path / "run")
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", moved)
+    with pytest.raises(KeyboardInterrupt), atomic_folder(tmp_path / "run") as fresh:
+        monkeypatch.setattr(Path, "exists", lambda path: True)
+    monkeypatch.undo()
+    assert names(tmp_path) == ["run"]
+
+
 def test_a_full_disk_is_seen_before_the_work(tmp_path: Path) -> None:
     code = (
         "import resource, sys\n"

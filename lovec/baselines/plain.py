@@ -71,8 +71,11 @@ def _texts(number: int, record: Record, encoder: Encoder, room: int | None, with
         if room is not None and kept and len(ids) + len(new) > room:
             finish()
             most = min((room - len(prompt)) // 2, room - len(prompt) - len(new))
-            while kept and sum(len(piece(i, i == kept[0])) for i in kept) > most:
-                del kept[0]
+            begin, later = len(kept), 0  # the first sentence that stays, and tokens of those after it
+            while begin and later + len(piece(kept[begin - 1], True)) <= most:
+                begin -= 1
+                later += len(piece(kept[begin], False))
+            del kept[:begin]
             ids = [*prompt, *(token for i in kept for token in piece(i, i == kept[0]))]
             spans, start, new = [], len(ids), piece(at, not kept)
         spans.append((at, len(ids), len(ids) + len(new)))

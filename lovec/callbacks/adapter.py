@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from lightning.pytorch import Trainer
@@ -20,7 +21,7 @@ class AdapterWriter(Callback):
         """Write it into the folder of the run; one that is there is kept aside, with what was measured with it."""
         if trainer.is_global_zero:
             path = pl_module.run_dir / "adapter"
-            aside = free_name(path)
+            aside = free_name(os.path.realpath(path))
             files = trained_files(pl_module, pl_module.base_fingerprint)
             pl_module.policy.save_adapter(path, extra_files=files, keep_other=True)
             rank_zero_info(f"adapter written to {path}{set_aside_measured(pl_module.run_dir, aside)}")

@@ -15,7 +15,7 @@ import shutil
 import stat
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -48,9 +48,10 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary path that replaces ``path`` if the block ends without an error, and is removed if not.
 
     Args:
-        path: file to write; its folder is created if it is missing.
+        path: file to write; its folder is created if it is missing. A symbolic link stays, and what it leads to is
+            written.
     """
-    path = Path(path)
+    path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(path.parent, path.name)
     temporary = _temporary(path, "part")
@@ -115,11 +116,13 @@ def atomic_folder(path: str | os.PathLike[str], compared: str | None = None) -> 
     """Yield a new, empty folder that replaces ``path`` if the block ends without an error, and is removed if not.
 
     Args:
-        path: folder to write; what it held before is gone only once the new one is in place.
+        path: folder to write; what it held before is gone only once the new one is in place. A symbolic link stays, and
+            what it leads to is written.
         compared: name of a file in it; where the new folder has another one than the old, the old folder is kept under
-            ``free_name(path)``. Where it has the same, what only the old folder holds is kept in the new one.
+            ``free_name(os.path.realpath(path))``. Where it has the same, what only the old folder holds is kept in the
+            new one.
     """
-    path = Path(path)
+    path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(path.parent, path.name)
     fresh, old = _temporary(path, "new"), _temporary(path, "old")
@@ -137,7 +140,8 @@ def atomic_folder(path: str | os.PathLike[str], compared: str | None = None) -> 
         os.replace(fresh, path)
     finally:
         if old.exists() and not path.exists():  # stopped between the two renames
-            os.replace(old, path)
+            with suppress(FileNotFoundError):  # another process has just moved it back
+                os.replace(old, path)
         for leftover in (fresh, old):
             shutil.rmtree(leftover, ignore_errors=True)
 
@@ -176,7 +180,8 @@ def remove_leftovers(folder: Path, name: str | None = None) -> None:
         if match["kind"] == "part":
             leftover.unlink(missing_ok=True)
         elif match["kind"] == "old" and not target.exists():
-            os.replace(leftover, target)
+            with suppress(FileNotFoundError):  # another process has just moved it back
+                os.replace(leftover, target)
         else:
             shutil.rmtree(leftover, ignore_errors=True)
 

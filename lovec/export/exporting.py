@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import statistics
 from collections.abc import Mapping
@@ -328,6 +329,9 @@ def model_card(
         base=base,
         base_id=None if of_hub is None else of_hub.repo,
         python_base=repr(base),
+        shell_base=shlex.quote(base),
+        python_folder=json.dumps(f"./{folder}", ensure_ascii=False),
+        shell_folder=shlex.quote(f"./{folder}"),
         gguf=is_gguf(base),
         merged=rank is None,
         rank=rank,

@@ -209,7 +209,7 @@ class Asker:
         self.calls = self.cached = self.tokens_in = self.tokens_out = self.unusable = 0
         self.batched = Load()
         self._failed_in_a_row = 0  # over all calls of `_ask`
-        self._accepted: dict[str, int] = {}  # the first of some wishes that the server has not refused
+        self._accepted: dict[str, int] = {}  # the first of some wishes that the server has granted
         self._failure_warning = DoublingWarning(log, "%d records failed so far: %s")
 
     @property
@@ -313,32 +313,35 @@ class Asker:
     async def granted(self, wishes: Sequence[Mapping[str, Any]], call: Callable[[int], Awaitable[T]]) -> T:
         """Return the reply to a call with the first of the wishes that the server does not refuse.
 
+        What it has granted to one call is sent with all later ones: where these are refused, it is not for the wishes.
+
         Args:
             wishes: see ``Prompt.wishes``.
             call: calls with the wish of an index.
 
         Raises:
-            CallFailed: see ``Chat.ask``; where every wish is refused, the refusal of the last.
+            CallFailed: see ``Chat.ask``; where every wish is refused, the refusal of the last, and where one was
+                granted before, the refusal of a call with that one.
             ServerRefused: see ``Chat.ask``.
         """
         last = len(wishes) - 1
         known = json.dumps(list(map(dict, wishes)), sort_keys=True)
-        accepted = self._accepted.get(known, 0)
-        for wish in range(accepted, last + 1):
+        wish, refusal = self._accepted.get(known, 0), ""
+        while True:
             try:
                 reply = await call(wish)
             except CallRefused as error:
-                if wish == last:  # it is not the wishes that are refused
+                granted = self._accepted.get(known, last)  # maybe meanwhile, to another call
+                if wish >= granted:  # it is not the wishes that are refused
                     raise
-                refusal = error
+                wish, refusal = granted if known in self._accepted else wish + 1, str(error)
                 continue
-            if wish > accepted:
-                self._accepted[known] = max(wish, self._accepted.get(known, 0))
+            if known not in self._accepted:
+                self._accepted[known] = wish
                 names = [name for name in wishes[0] if name not in wishes[wish]]
                 if names:
                     log.warning("the server refuses %s, so calls are made without: %s", " and ".join(names), refusal)
             return reply
-        raise AssertionError("there is at least one wish")
 
     def key(self, prompt: Prompt[Any], attempt: int) -> str:
         """Return the key of an attempt's reply in the cache: what was wished for, whatever the server has granted."""

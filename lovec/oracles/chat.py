@@ -74,9 +74,10 @@ class Chat(ApiClient):
         """
         pieces: list[str] = []
         finish, counts, going = "", _counts(None), True
+        half = ""  # first half of a character, whose other half the next event may have
 
         def on_event(event: Any) -> bool:
-            nonlocal finish, counts, going
+            nonlocal finish, counts, going, half
             try:
                 if event.get("usage") is not None:
                     counts = _counts(event["usage"])
@@ -86,7 +87,9 @@ class Chat(ApiClient):
                 finish = choices[0].get("finish_reason") or finish
             except (LookupError, TypeError, AttributeError):
                 raise MalformedReply(str(event)[:100]) from None
-            pieces.append(encodable(piece) if isinstance(piece, str) else "")
+            written = f"{half}{piece if isinstance(piece, str) else ''}"
+            half = written[-1] if "\ud800" <= written[-1:] <= "\udbff" else ""
+            pieces.append(encodable(written[: len(written) - len(half)]))
             tokens = _listed(choices[0])
             going = on_piece(pieces[-1], tokens if isinstance(tokens, list) else ())
             return going
@@ -95,6 +98,9 @@ class Chat(ApiClient):
         await self.stream("/chat/completions", body, on_event)
         if going and not finish:
             raise CallFailed("the stream of a reply broke off")
+        if going and half:
+            pieces.append(encodable(half))
+            on_piece(pieces[-1], ())
         return ChatReply("".join(pieces), encodable(str(finish)), *counts)
 
 
@@ -108,8 +114,12 @@ def address(base_url: str | None) -> str:
 
 
 def encodable(text: str) -> str:
-    """Return a text that UTF-8 can encode: a lone surrogate (half a character) becomes a question mark."""
-    return text.encode(errors="replace").decode()
+    """Return a text that UTF-8 can encode.
+
+    Two surrogates that are the halves of one character become this character, a lone one becomes a question mark.
+    """
+    whole = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+    return whole.encode(errors="replace").decode()
 
 
 def api_key(base_url: str) -> str:

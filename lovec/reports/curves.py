@@ -133,7 +133,7 @@ def _draw_panel(ax: Any, panel: _Panel, logs: Sequence[TrainingLog]) -> None:
             handles.append(Line2D([], [], color=colour, linestyle=_DASHES[i], label=label))
     ax.set_title(panel.title, loc="left")
     ax.grid(axis="y")
-    last = max(log.last_step for log in logs)
+    last = max(1, *(log.last_step for log in logs))  # an axis needs some width, also where only step 0 was logged
     ax.set_xlim(-0.02 * last, 1.02 * last)
     ax.set_ylim(*panel.limits)
     if panel.percent:

@@ -186,7 +186,8 @@ class AnswerResponse(Response):
             answer.gap = _wider(answer.gap, raw[: len(raw) - len(raw.lstrip())])
             new, begin = "", len(answer.text)
             if entry["kept"] and entry["text"]:
-                space, answer.gap = answer.gap if answer.text else "", ""
+                # A model may write none between sentences; without one, later turns could not undo ``inline``.
+                space, answer.gap = (answer.gap or " ") if answer.text else "", ""
                 new, begin = f"{space}{self._shown(entry)}", begin + len(space)
             answer.sentences.append(item.sentence)
             answer.entries.append(entry)

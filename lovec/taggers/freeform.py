@@ -357,6 +357,8 @@ class TextReader:
             final: whether it is complete; then the next one follows it.
         """
         space = raw[: len(raw) - len(raw.lstrip())] if self._text else ""
+        if text and self._text and not (space or self._text[-1].isspace()):
+            space = " "  # as in the text without tags, where the model writes none between sentences
         whole = f"{self._text}{space}{text}"
         begin = len(self._text)
         found = [

@@ -115,6 +115,29 @@ def test_a_long_answer_is_read_in_windows_of_whole_sentences(model: Any) -> None
     assert [at for at, _, _ in whole.spans] == list(range(14))
 
 
+def test_a_sentence_is_encoded_a_few_times_however_long_the_answer_is() -> None:
+    class Counting:
+        """Encodes a text as its characters, and counts how often it is asked to."""
+
+        calls = 0
+
+        def record_prompt(self, record: Record, instruct: bool) -> list[int]:
+            return [0] * 10
+
+        def pieces(self, text: str) -> list[int]:
+            self.calls += 1
+            return [ord(character) for character in text]
+
+    calls = {}
+    for sentences in (200, 400):
+        encoder = Counting()
+        record = answer("long", *(f"{'x' * (n % 5)}." for n in range(sentences)))
+        engine = SimpleNamespace(context_length=400)  # of about a hundred sentences
+        plain_texts([record], engine, encoder)  # type: ignore[arg-type]
+        calls[sentences] = encoder.calls
+    assert calls[400] < 10 * 400 and calls[400] < 2.5 * calls[200]
+
+
 # Likelihood
 
 

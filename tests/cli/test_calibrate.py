@@ -168,6 +168,17 @@ def test_a_map_is_fitted_reported_and_applied(run: Path, capsys: Any) -> None:
     assert record["sentences"] == after and "calibrated" in record._repr_html_()
 
 
+@pytest.mark.parametrize(
+    "words", [["--keep_factual", "0.5", "--keep-factual", "0.3"], ["--keep_factual=[0.5]", "--keep_factual=0.3"]]
+)
+def test_a_guarantee_is_asked_for_several_times_as_with_a_file(run: Path, words: list[str], capsys: Any) -> None:
+    assert calibrated(*words) == 0
+    (made,) = read_calibrations(run / "adapter").values()
+    assert [found.keep_factual for found in made.guarantees] == [0.5, 0.3]
+    code, line = error_of(capsys, "calibrate", "run", "--keep_factual", "0.5", "--keep_factual", "often")
+    assert code == 2 and "keep_factual" in line
+
+
 def test_sentences_below_the_threshold_of_a_guarantee_are_left_out(run: Path, capsys: Any) -> None:
     write_records("labels.jsonl", [replace_all(r, 1.0 if i % 8 else 0.0) for i, r in enumerate(labelled(40))])
     assert calibrated("--keep_factual", "[0.9, 0.8]") == 0

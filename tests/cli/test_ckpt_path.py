@@ -201,6 +201,19 @@ def test_auto_is_the_last_one_or_none(run: Path, tmp_path: Path, caplog: Any) ->
     assert read_checkpoint(run / "logs" / "version_1" / "checkpoints" / "last.ckpt")["global_step"] == 5
 
 
+def test_options_of_data_that_a_later_recipe_replaces_are_dropped_as_without_a_checkpoint(
+    run: Path, tmp_path: Path, capsys: Any
+) -> None:
+    """grpo.yaml has an option of the embedded world, and a checkpoint names other data before that recipe is read."""
+    words = ["--config", os.environ["TINY_RECIPE"], "--trainer.default_root_dir", str(run), "--trainer.max_steps", "5"]
+    for option, code in (("samples", 0), ("sampels", 1)):
+        (tmp_path / "own.yaml").write_text(yaml.safe_dump({"data": {"init_args": {option: 0}}}))
+        own = ["fit", "--config", "sft.yaml", "--config", str(tmp_path / "own.yaml")]
+        assert bool(main([*own, *words, "--ckpt_path", "auto", *CPU])) == code
+        capsys.readouterr()
+    assert read_checkpoint(run / "logs" / "version_1" / "checkpoints" / "last.ckpt")["global_step"] == 5
+
+
 def test_a_recipe_may_name_the_checkpoint(run: Path, tmp_path: Path) -> None:
     (tmp_path / "go-on.yaml").write_text(yaml.safe_dump({"ckpt_path": "last", "trainer": {"max_steps": 5}}))
     assert main(in_folder(run, "fit", "--config", str(tmp_path / "go-on.yaml"))) == 0

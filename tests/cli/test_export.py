@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
+import re
+import shlex
 import shutil
 import subprocess
 from dataclasses import replace
@@ -21,7 +24,7 @@ from lovec.cli.export import claims
 from lovec.encoding import Encoder
 from lovec.export.exporting import ExportSource, export_adapter, model_card, trained_card
 from lovec.metrics.results import write_results
-from lovec.policy import Policy, PolicyConfig
+from lovec.policy import Policy, PolicyConfig, load_tokenizer
 from lovec.taggers import open_session
 from lovec.types import LovecError, ResultRow
 
@@ -211,6 +214,28 @@ def test_the_card_says_how_far_stated_scores_are_true() -> None:
     assert "on average too low" in said(mean_confidence=0.5, mean_factuality=0.758, ece_m=0.26)[0]
     assert "are close to the share" in said(mean_confidence=0.75, mean_factuality=0.758, ece_m=0.05)[0]
     assert said(mean_confidence=None, mean_factuality=0.7, ece_m=None) == claims([]) == []
+
+
+@pytest.mark.parametrize("rank", [8, None])
+@pytest.mark.parametrize("base", ["my bases/Ada's", "my bases/Ada's.gguf"])
+def test_commands_and_code_of_a_card_hold_for_any_folder(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], base: str, rank: int | None
+) -> None:
+    encoder, name = Encoder(load_tokenizer(PolicyConfig(base_of(run)))), "my run's x"
+    cards = [model_card(encoder, base, name, name, "", "", rank)]
+    if rank is not None and not base.endswith("gguf"):
+        assert main(["export", str(run), str(tmp_path / name)]) == 0
+        cards.append((tmp_path / name / "README.md").read_text())
+    for card in cards:
+        commands = [*re.findall(r"^lovec tag .*", card, re.MULTILINE), *re.findall(r"`(vllm serve .*)`", card)]
+        tag, vllm = map(shlex.split, commands)
+        assert tag[3] == f"./{name}" and tag[4] == "--ask" and vllm[-1].removeprefix("lovec=") == f"./{name}"
+        assert len(vllm) == (3 if rank is None else 8)
+        (code,) = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
+        texts = [node.value for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Constant)]
+        assert f"./{name}" in texts
+    if rank is not None and not base.endswith("gguf"):
+        assert shlex.split(re.findall(r"`(vllm serve .*)`", cards[0])[0])[2] == base
 
 
 def test_the_card_of_a_training_says_what_is_not_known_yet(run: Path) -> None:

@@ -24,7 +24,7 @@ FACTS = ("It lies in the north", "It was founded in 1900", "It has a bridge", "I
 
 def planted(text: str) -> int:
     """The score 0 to 10 that the model gives a sentence."""
-    return zlib.crc32(text.strip().encode()) % 11
+    return zlib.crc32(text.strip().encode(errors="replace")) % 11
 
 
 def spread(score: int) -> dict[str, float]:
@@ -189,4 +189,4 @@ def listed(text: str, chances: dict[str, float]) -> dict[str, Any]:
         {"token": t, "logprob": math.log(p) if p else -9999.0, "bytes": list(t.encode())} for t, p in chances.items()
     ]
     own = math.log(chances[text]) if chances.get(text) else 0.0
-    return {"token": text, "logprob": own, "bytes": list(text.encode()), "top_logprobs": tops}
+    return {"token": text, "logprob": own, "bytes": list(text.encode(errors="replace")), "top_logprobs": tops}

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -218,6 +219,27 @@ def test_half_of_a_surrogate_pair_does_no_harm(server: FaultServer) -> None:
     record = Record("odd", "Q?", ("Page \ud83d.",), sentences=(Sentence("The odd \udc00 one rates 3."),))
     assert judge(server).rate([record]) == [[0.3]] == judge(server).rate([record])
     assert len(server.calls) == 1
+
+
+def test_of_calls_at_once_each_goes_on_with_what_was_granted_to_another_meanwhile() -> None:
+    asker, wishes, tried = OpenAIOracle("judge"), [{"a": 1, "b": 1}, {"a": 1}, {}], list[tuple[str, int]]()
+
+    async def call(name: str, wish: int) -> str:
+        tried.append((name, wish))
+        if name == "slow":
+            await asyncio.sleep(0.05)  # meanwhile the quick one is granted the last wish
+        if wish < 2 or name == "wrong":
+            raise calls.CallRefused("refused", 400)
+        return name
+
+    async def ask_all() -> list[str | BaseException]:
+        slow, quick = (asker.granted(wishes, partial(call, name)) for name in ("slow", "quick"))
+        done: list[str | BaseException] = list(await asyncio.gather(slow, quick))
+        return done + await asyncio.gather(asker.granted(wishes, partial(call, "wrong")), return_exceptions=True)
+
+    slow, quick, wrong = asyncio.run(ask_all())
+    assert (slow, quick) == ("slow", "quick") and isinstance(wrong, calls.CallRefused)
+    assert sorted(tried) == [("quick", 0), ("quick", 1), ("quick", 2), ("slow", 0), ("slow", 2), ("wrong", 2)]
 
 
 def test_the_wait_that_a_server_asks_for_is_kept(server: FaultServer) -> None:

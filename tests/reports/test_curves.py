@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -182,6 +183,16 @@ def test_the_plot_shows_what_was_logged_and_nothing_else(tmp_path: Path) -> None
     errors = both["Validation: BS, ECE-M, %"]
     assert [list(line.get_xydata()[0]) for line in errors] == [[0, 10.0], [0, 20.0]]
     assert len({line.get_color() for line in errors}) == len({line.get_linestyle() for line in errors}) == 2
+
+
+@pytest.mark.parametrize("runs", [1, 2])
+def test_a_run_that_has_logged_step_0_only_is_drawn_without_a_warning(tmp_path: Path, runs: int) -> None:
+    log(tmp_path, 0, {"step": -1, "train/probe_words": 9}, validation(-1))
+    run = read_training_log(tmp_path)
+    assert run.last_step == 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        write_curves([run] * runs, tmp_path / "curves.svg")
 
 
 def test_several_runs_have_a_colour_each(tmp_path: Path) -> None:

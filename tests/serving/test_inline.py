@@ -21,7 +21,7 @@ from lovec.serving.app import make_app
 from lovec.serving.inline import Inline, check_template
 from lovec.taggers import Session
 from lovec.tagging import ApiModel, ApiTagger
-from lovec.tags import DEFAULT_TAGS, TagFormat
+from lovec.tags import DEFAULT_TAGS, TagFormat, strip
 from lovec.types import LovecError, Scale
 
 SCORE, PERCENT = " <confidence> {score} </confidence>", " [{confidence:.0%}]"
@@ -140,6 +140,27 @@ def test_confidences_are_removed_and_their_sentences_scored_again_or_as_they_com
     tagged = "Ada ran. <confidence> 3 </confidence>\n\nShe wrote a note. <confidence> 4 </confidence>"
     expected = session.encoder.dialogue([("user", "Who?"), ("assistant", tagged), ("user", "When?")])
     assert prompt(PERCENT, shown, confidence=known) == expected
+
+
+@pytest.mark.parametrize("tagging", [*TEMPLATES, ""])
+def test_sentences_written_without_white_space_between_them_are_kept_apart(
+    session: Session, server: Server, tagging: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = {"Ada ran.": 9, "It rained.": 10, "She wrote.": 8}
+    raw = "".join(f"{text}{session.encoder.tags.tag(score)}" for text, score in written.items()) + "End"
+    plain = strip(raw, session.encoder.tags)
+    assert plain == "Ada ran. It rained. She wrote. End"
+    monkeypatch.setattr(session.engine, "answer", raw)
+
+    def told(**more: Any) -> str:
+        return content(server, chat(f"Without white space: {tagging}", **more))
+
+    shown = told(inline=tagging)
+    assert told(inline=tagging, stop=".It") == shown  # a stop is looked for in what readers see
+    assert told(inline="", stop=". It") == "Ada ran."
+    restored = Inline(tagging, session.encoder.tags).restored(shown)
+    assert strip(restored, session.encoder.tags) == plain
+    assert ("<confidence>" in restored) == ("{score}" in tagging)
 
 
 def test_what_users_say_is_left_as_it_is(session: Session, server: Server) -> None:

@@ -131,6 +131,21 @@ def test_a_thought_that_the_template_has_begun_is_no_part_of_the_answer(
     assert len(problems) == (early > 0) and all("part of a thought" in problem for problem in problems)
 
 
+@pytest.mark.parametrize("split", [1, 7])
+def test_a_character_whose_halves_are_in_two_events_is_whole(provider: ChatServer, split: int) -> None:
+    first, second = "\U0001f600".encode("utf-16-be")[:2], "\U0001f600".encode("utf-16-be")[2:]
+    high, low = (half.decode("utf-16-be", "surrogatepass") for half in (first, second))
+    provider.split, provider.answer = split, lambda question: [f"Smile {high}{low} {low}{high}.", f"So {high}"]
+    tokens = provider.tokens
+    provider.tokens = lambda body, fault: [*tokens(body, fault), (high, {})]  # type: ignore[method-assign]
+    with running(model(provider)) as server:
+        one = message(post(server, chat(QUESTION)))
+        events = streamed(server, chat(QUESTION, stream=True))
+    assert one["content"] == "Smile \U0001f600 ??. So ? ?"
+    assert [entry["text"] for entry in one["confidence"]] == ["Smile \U0001f600 ??.", "So ?", "?"]
+    assert "".join(part["delta"].get("content", "") for e in events for part in e["choices"]) == one["content"]
+
+
 @pytest.mark.parametrize("digits", [False, True])
 def test_a_one_without_a_space_behind_it_is_no_ten(provider: ChatServer, digits: bool) -> None:
     low = next(text for text in (f"Fact {n}." for n in count()) if planted(text) == 1)
@@ -323,6 +338,24 @@ def test_faults_of_the_provider_are_errors_with_its_message(
         provider.faults.clear()
         assert message(post(server, chat(QUESTION)))["problems"] == []
         assert server.idle()
+
+
+@pytest.mark.parametrize("top", [20, 0])
+def test_a_request_that_is_refused_costs_one_call_once_another_was_granted(
+    provider: ChatServer, top: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    provider.top, provider.options = top, False
+    with running(model(provider)) as server:
+        answer = message(post(server, chat(QUESTION)))
+        granted = provider.calls[-1].body
+        provider.calls.clear()
+        for faults in (["400"], ["403"], ["422", "422"]):
+            provider.faults = {"number": list(faults)}
+            assert [post(server, chat(QUESTION))[0] for _ in faults] == [400] * len(faults)
+        assert [call.body for call in provider.calls] == [granted] * 4
+        assert message(post(server, chat(QUESTION))) == answer and provider.calls[-1].body == granted
+    assert ("logprobs" in granted) == (top == 20) and "stream_options" not in granted
+    assert caplog.text.count("the server refuses") == 1
 
 
 @pytest.mark.parametrize("faults", [["429 0"], ["503", "drop"]])

@@ -116,10 +116,10 @@ def page(results: Mapping[str, Any]) -> str:
         "# A real language model",
         "",
         "Written by `benchmarks/real.py`; the numbers are in `benchmarks/results/real.json`, the settings, and how "
-        "they were chosen, in `benchmarks/real.yaml`. The model is SmolLM2-135M-Instruct (`smollm2`), on CPUs. What "
-        "has not been run is not in the tables. Percent; in brackets 95 % intervals: questions (of people's labels: "
-        "the people asked about) are drawn again with all their sentences, and training seeds, 2000 times, the same "
-        "ones for all methods. Other values are means over seeds or folds.",
+        "they were chosen, in `benchmarks/real.yaml`. The model is SmolLM2-135M-Instruct (`smollm2`) unless a heading "
+        "names another one, on CPUs. What has not been run is not in the tables. Percent; in brackets 95 % intervals: "
+        "questions (of people's labels: the people asked about) are drawn again with all their sentences, and training "
+        "seeds, 2000 times, the same ones for all methods. Other values are means over seeds or folds.",
     ]
     for data in _data(results):
         lines += ["", f"## {_title(data)}", "", *_about(data), "", _caption(results, data)]

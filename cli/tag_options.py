@@ -172,7 +172,7 @@ def checked(options: Any) -> Any:
         if options.format == "html":
             raise UsageError("--doubt works only with --format text or jsonl; a page highlights them anyway")
         if not options.selection.keeps_all:
-            raise UsageError("--doubt cannot be combined with --min_confidence or --keep_factual")
+            raise UsageError("--doubt cannot be combined with --min_confidence or --keep_factual; give one of them")
     if options.shard is not None:
         if not options.out or options.format != "jsonl":
             raise UsageError("--shard writes JSONL files, which can be joined; give --out a name that ends in .jsonl")

@@ -361,7 +361,7 @@ def test_cells_that_are_lists_hold_several_rows(here, capsys):
     [
         ("calibrate none.csv", 1, "cannot read none.csv"),
         ("calibrate labelled.csv --label nothing --confidence p_true", 1, "no row has a label in the column 'nothing'"),
-        ("calibrate labelled.csv --promise_by rarity", 2, "give --keep_factual, too"),
+        ("calibrate labelled.csv --promise_by rarity", 2, "--promise_by needs --keep_factual"),
         ("calibrate labelled.csv --keep_factual 1", 1, "--keep_factual is 1"),
         ("calibrate labelled.csv --share 0.5", 1, "--share is 0.5, which only --promise share takes"),
         (

@@ -685,7 +685,7 @@ def distributions() -> list[tuple[float, ...]]:
         (["--model", "world", "--calibration", "x"], "--calibration works only with --engine openai"),
         (["--model", "world", "--method", "verbal"], "--method works only with --engine openai"),
         (["--engine", "openai", "--model", "gpt", "--calibration", "none"], "there is no calibration none"),
-        (["--engine", "openai", "--model", "gpt", "--text_calibration", "x"], "which need --method verbal or"),
+        (["--engine", "openai", "--model", "gpt", "--text_calibration", "x"], "needs --method verbal or"),
         (["--engine", "openai", "--model", "gpt"], "$OPENAI_API_KEY is not set"),
     ],
 )

@@ -10,8 +10,7 @@ EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("lovec fit --config dpo.yaml", "continue runs/sft/adapter; writes runs/dpo/adapter"),
         ("lovec fit --config dpo.yaml --ckpt_path auto", "go on where a training was stopped"),
         (
-            "lovec fit --config sft.yaml --config llama3-8b.yaml --data Demonstrations --data.path labelled.jsonl "
-            "--model.optimizer.lr 5e-5",
+            "lovec fit --config dpo.yaml --config llama3-8b.yaml --data Preferences --data.path pairs.jsonl",
             "a model of 8B, on data of your own",
         ),
     ),
@@ -27,18 +26,16 @@ EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("lovec test --config dpo.yaml", "measure runs/dpo/adapter; writes runs/dpo/test"),
         ("lovec test --config comparison.yaml", "baselines and trained adapters side by side"),
         (
-            "lovec test --config dpo.yaml --config llama3-8b.yaml --data Preferences --data.path pairs.jsonl "
-            "--data.test_path test.jsonl",
-            "a model of 8B, on data of your own",
+            "lovec test --config dpo.yaml --config llama3-8b.yaml --data Bios --data.labels labelled.jsonl",
+            "a model of 8B, on labelled answers",
         ),
     ),
     "predict": (
         ("lovec predict --config dpo.yaml", "tag the test split; writes runs/dpo/predictions"),
         ("lovec predict --config dpo.yaml --trainer.limit_predict_batches 1", "one batch, for a quick look"),
         (
-            "lovec predict --config dpo.yaml --config llama3-8b.yaml --data Preferences --data.path pairs.jsonl "
-            "--data.test_path test.jsonl",
-            "a model of 8B, on data of your own",
+            "lovec predict --config dpo.yaml --config llama3-8b.yaml --data Bios --data.labels labelled.jsonl",
+            "a model of 8B, on labelled answers",
         ),
     ),
     "sweep": (

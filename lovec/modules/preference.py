@@ -55,7 +55,8 @@ class PreferenceModule(PolicyModule):
             raise LovecError(
                 f"{row.id}: there are no rejected scores, so this is not a preference pair; use a pairs file"
             )
-        return Example((self.tagged(row, ratings(row, self.scale)), self.tagged(row, row.rejected)), row)
+        chosen, rejected = self.tagged(row, ratings(row, self.scale)), self.tagged(row, row.rejected)
+        return Example((chosen, rejected), row)
 
     def example(self, row: Record) -> Example:
         """Encode a pair as it is trained on, and note one whose sides are equal."""

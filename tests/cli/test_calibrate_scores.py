@@ -472,7 +472,7 @@ def test_a_calibration_is_fitted_again_to_new_labels(here, capsys):
     assert metrics["before"]["brier"][0] == pytest.approx(((old(entropy) - truth) ** 2).mean())
     assert metrics["before"]["ece_m"][0] > 0.1 > metrics["after"]["ece_m"][0]
     for words, said in (
-        ("old.calibration", "give --feedback FILE"),
+        ("old.calibration", "give labels with --feedback FILE"),
         ("old.calibration --feedback new.csv --confidence p_true", "name no others"),
         ("new.csv --feedback old.csv", "holds no calibration"),
     ):

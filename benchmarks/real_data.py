@@ -87,13 +87,13 @@ SETS = {
     )
     for system in SYSTEMS
 }
+"""Labelled sets by the name that --data takes."""
 SETS["bios-qwen"] = replace(
     SETS["bios"],
     title="Bios, read by Qwen2.5-Coder-0.5B-Instruct",
     about="the answers and folds of Bios, and another model that is trained and tested on them",
     people="bios",
 )
-"""Labelled sets by the name that --data takes."""
 
 
 def is_folded(data: str) -> bool:

@@ -253,12 +253,10 @@ def _runs(entries: Sequence[Mapping[str, Any]], data: str) -> str:
     if runs == "1 seeds":
         return "one seed (what differs from seed to seed is in no interval)"
     if fewer := _with_fewer_seeds(entries, len(seeds)):
-        why = (
-            "compare them with others on the same folds"
-            if is_folded(data)
-            else ("their intervals show less variation between seeds")
-        )
-        return f"{runs} ({fewer}; {why})"
+        note = "their intervals show less variation between seeds"
+        if is_folded(data):
+            note = "compare them with others on the same folds"
+        return f"{runs} ({fewer}; {note})"
     return runs
 
 

@@ -20,13 +20,13 @@ import yaml
 
 from lovec.core.notices import nearest
 from lovec.core.plain import nested
+from lovec.core.settings import class_at, declared
 
 from .console import is_first_process, remark
 from .errors import UsageError, one_line
 from .parser import with_underscores
 from .resume import find_checkpoint, is_name
 from .saved_recipe import LeftOut, Recipe, RecipeFilter, read_saved_recipe, recipe_text, run_folder
-from .sourcecode import PACKAGES, full_name, parameters
 
 RECIPES = Path(__file__).resolve().parents[1] / "configs"
 """The packaged recipes, in a checkout and in an installed package alike."""
@@ -162,47 +162,39 @@ def arrange(command: str, words: Sequence[str]) -> list[str]:
         flags += ["--ckpt_path", checkpoint]
     if checkpoint and checkpoint != "null":
         if (saved := saved_recipe(Path(checkpoint), command, recipes, flags)) is not None:
-            fitting = [_fitting_data(recipe, saved, recipes[:number]) for number, recipe in enumerate(recipes)]
-            pairs = zip(recipes, fitting, sources, strict=True)
-            sources = [recipe_text(saved), *(path if fits == own else recipe_text(fits) for own, fits, path in pairs)]
-            recipes = [saved, *fitting]
+            fitting = _for_data_of(saved, recipes)
+            for number, (whole, fits) in enumerate(zip(recipes, fitting, strict=True)):
+                if fits != whole:  # others stay paths, which errors name
+                    sources[number] = recipe_text(fits)
+            recipes, sources = [saved, *fitting], [recipe_text(saved), *sources]
     if command == "fit" and not any(flag.startswith("--print_config") for flag in flags):
         _refuse_worlds_model(recipes, flags)
     base = yaml.safe_dump(base_recipe(recipes, flags), sort_keys=False)
     return [word for source in [base, *sources] for word in ("--config", source)] + flags
 
 
-def _fitting_data(recipe: Recipe, saved: Recipe, before: Sequence[Recipe]) -> Recipe:
-    """Return a recipe without the options of its data that those of a checkpoint do not have.
+def _for_data_of(saved: Recipe, recipes: Sequence[Recipe]) -> list[Recipe]:
+    """Return recipes without the options of data that the data of a checkpoint do not have.
 
-    Where no recipe names a class before them, they are options of the class of ``base.yaml``. Without a checkpoint the
-    parser drops what another class lacks that a later recipe names; a checkpoint has named it already.
-
-    Args:
-        recipe: a recipe of the command line.
-        saved: the recipe of the checkpoint.
-        before: the recipes that stand before it.
+    Before the first recipe that names the data, these are options of the class of ``base.yaml``. Without a checkpoint
+    the parser drops those that a class named later lacks; the recipe of a checkpoint has named it already.
     """
-    own, named = (_class_name(source.get("data")) for source in (read_recipe(BASE), saved))
-    data = recipe.get("data")
-    if not named or not isinstance(data, Mapping) or any(_class_name(other.get("data")) for other in (*before, recipe)):
-        return recipe
-    had, has = (parameters(_full_name(name)) for name in (own, named))
-    if had is None or has is None:
-        return recipe
-    lacking = had.keys() - has.keys()
+    base, found = (class_at(_class_name(source.get("data"))) for source in (read_recipe(BASE), saved))
+    lacking = set() if base is None or found is None else declared(base).keys() - declared(found).keys()
 
-    def kept(options: Mapping[str, Any]) -> Recipe:
-        return {name: value for name, value in options.items() if name not in lacking}
+    def kept(settings: Any) -> Any:
+        if not isinstance(settings, Mapping):
+            return settings
+        return {name: kept(value) if name == "init_args" else value for name, value in settings.items()
+                if name not in lacking}  # fmt: skip
 
-    inner = data.get("init_args")
-    fitting = kept(data) | ({"init_args": kept(inner)} if isinstance(inner, Mapping) else {})
-    return {**recipe, "data": fitting}
-
-
-def _full_name(name: str) -> str:
-    """Return the import path of a data set, which may have been named without its module."""
-    return name if "." in name else full_name(name, PACKAGES["RecordsDataModule"]) or name
+    fitting = list(recipes)
+    for number, recipe in enumerate(recipes):
+        if _class_name(recipe.get("data")):
+            break
+        if "data" in recipe:
+            fitting[number] = {**recipe, "data": kept(recipe["data"])}
+    return fitting
 
 
 def _last(values: Iterable[Any]) -> str | None:

@@ -201,16 +201,29 @@ def test_auto_is_the_last_one_or_none(run: Path, tmp_path: Path, caplog: Any) ->
     assert read_checkpoint(run / "logs" / "version_1" / "checkpoints" / "last.ckpt")["global_step"] == 5
 
 
+@pytest.mark.parametrize("own", [False, True])
 def test_options_of_data_that_a_later_recipe_replaces_are_dropped_as_without_a_checkpoint(
-    run: Path, tmp_path: Path, capsys: Any
+    own: bool, run: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """grpo.yaml has an option of the embedded world, and a checkpoint names other data before that recipe is read."""
-    words = ["--config", os.environ["TINY_RECIPE"], "--trainer.default_root_dir", str(run), "--trainer.max_steps", "5"]
-    for option, code in (("samples", 0), ("sampels", 1)):
-        (tmp_path / "own.yaml").write_text(yaml.safe_dump({"data": {"init_args": {option: 0}}}))
-        own = ["fit", "--config", "sft.yaml", "--config", str(tmp_path / "own.yaml")]
-        assert bool(main([*own, *words, "--ckpt_path", "auto", *CPU])) == code
-        capsys.readouterr()
+    words = ["--config", os.environ["TINY_RECIPE"], *CPU]
+    if own:  # a run on a data set of the user's own
+        lines = ["from lovec.datamodules import Preferences", "", "class Own(Preferences): ..."]
+        (tmp_path / "own_pairs.py").write_text("\n".join(lines))
+        monkeypatch.syspath_prepend(tmp_path)
+        run = tmp_path / "own"
+        words += ["--data", "own_pairs.Own"]
+        assert main(["fit", "--config", "sft.yaml", *words, "--trainer.default_root_dir", str(run)]) == 0
+    words += ["--trainer.default_root_dir", str(run), "--trainer.max_steps", "5", "--ckpt_path", "auto"]
+    capsys.readouterr()
+    for option in ("sampels", "samples"):
+        (tmp_path / "earlier.yaml").write_text(yaml.safe_dump({"data": {"init_args": {option: 0}}}))
+        earlier = ["fit", "--config", "sft.yaml", "--config", str(tmp_path / "earlier.yaml")]
+        code = main([*earlier, *words])
+        if option == "samples":
+            assert code == 0
+        else:
+            assert code and "earlier.yaml, line 3: unknown option --data.sampels" in refusal(capsys)
     assert read_checkpoint(run / "logs" / "version_1" / "checkpoints" / "last.ckpt")["global_step"] == 5
 
 

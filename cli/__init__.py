@@ -23,7 +23,7 @@ from lovec.core.progress import EVERY, Heartbeat, quiet
 from lovec.core.signals import Terminated, terminating
 from lovec.types import LovecError, is_text
 
-from .console import is_first_process
+from .console import is_first_process, logged_warnings
 from .errors import UsageError, one_line, system_error, unknown
 
 TRAINING = {
@@ -74,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is None:  # at the end of this process, no search for garbage among all that was imported
         atexit.register(gc.freeze)
     words, silent = without_quiet(sys.argv[1:] if argv is None else argv)
-    with terminating() as signals, quiet() if silent else nullcontext():
+    with terminating() as signals, logged_warnings(), quiet() if silent else nullcontext():
         try:
             return run(words, alone=argv is None)
         except (LovecError, OSError) as error:

@@ -144,6 +144,25 @@ def warn(line: str) -> None:
     print(f"lovec: warning: {one_line(line)}", file=sys.stderr, flush=True)
 
 
+class _Warnings(logging.Handler):
+    """Prints what the package warns of in its log, unless this process has a log of its own, as a server has."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not logging.getLogger().handlers:
+            warn(record.getMessage())
+
+
+@contextmanager
+def logged_warnings() -> Iterator[None]:
+    """Print the warnings in the package's log like those of commands."""
+    logger, handler = logging.getLogger("lovec"), _Warnings(logging.WARNING)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+
+
 def remark(line: str) -> None:
     """Print on standard error what is good to know; ``--quiet`` leaves it out.
 

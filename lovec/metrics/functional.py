@@ -276,11 +276,10 @@ def spearman(confidence: Values, factuality: Values) -> Tensor:
         if values.numel() and bool((values == values[0]).all())
     ]
     if constant:
-        warnings.warn(
-            f"Spearman's correlation is undefined (NaN): {' and '.join(constant)} is the same in all "
-            f"{confidence.numel()} pairs",
-            stacklevel=2,
-        )
+        pairs = confidence.numel()
+        verb = "is" if len(constant) == 1 else "are"
+        why = "there is only one pair" if pairs == 1 else f"{' and '.join(constant)} {verb} constant over {pairs} pairs"
+        warnings.warn(f"Spearman's correlation is undefined (NaN): {why}", stacklevel=2)
     x, y = _midranks(confidence), _midranks(factuality)
     x, y = x - x.mean(), y - y.mean()
     # Ranks are halves of integers, so a constant side is exactly 0 here, and 0 / 0 is NaN.

@@ -115,3 +115,13 @@ def test_processes_that_are_started_are_quiet():
 def test_every_help_names_it(command, capsys):
     assert main([command, "--help"]) == 0
     assert "With --quiet, no progress" in capsys.readouterr().out
+
+
+def test_what_the_log_warns_of_looks_like_every_warning(here):
+    # A process of its own: pytest has a log, and what is logged is then left to that.
+    Path("page.txt").write_text("Kirela is a town in Oban, and it has a port.\n")
+    words = ["tag", "page.txt", "--model", "world", "--adapter", "world", "--unit", "clause", "--quiet"]
+    done = subprocess.run([sys.executable, "-m", "lovec", *words], capture_output=True, text=True)
+    lines = done.stderr.splitlines()
+    assert done.returncode == 0 and sum("was trained on sentences" in line for line in lines) == 1
+    assert [line for line in lines if not line.startswith("lovec: warning: ")] == []

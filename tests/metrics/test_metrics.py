@@ -264,7 +264,12 @@ def test_nothing_gives_nan(name):
 
 @pytest.mark.parametrize(
     ("c", "f", "words"),
-    [([0.5, 0.5], [0.0, 1.0], "confidence is"), ([0.0, 1.0], [0.5, 0.5], "factuality is"), ([0.2], [0.3], "and")],
+    [
+        ([0.5, 0.5], [0.0, 1.0], "confidence is constant"),
+        ([0.0, 1.0], [0.5, 0.5], "factuality is constant"),
+        ([0.5, 0.5], [1.0, 1.0], "confidence and factuality are constant over 2 pairs"),
+        ([0.2], [0.3], "there is only one pair"),
+    ],
 )
 def test_spearman_of_a_constant_is_nan_with_one_warning(c, f, words):
     metric = SpearmanCorrelation()

@@ -99,7 +99,7 @@ class Printer:
             self._gap = max(self._gap, self._breaks.before(sentence.text), key=("", " ", "\n", "\n\n").index)
             if not self._keeps(sentence):
                 continue
-            self._file.write(self._gap if self._begun else "")
+            self._file.write(self._gap + self._breaks.indentation * ("\n" in self._gap) if self._begun else "")
             self._gap, self._begun = "", True
             if self._console.is_terminal:
                 tag = self._tags.tag(sentence.score) if self._stated and sentence.score is not None else None

@@ -83,7 +83,7 @@ def doubtful(sentence: Sentence, limit: float, by: ThresholdBy) -> bool:
 
 
 def doubtful_lines(
-    record: Record, text: str, limit: float, by: ThresholdBy, name: str, before: int = 0
+    record: Record, text: str, limit: float, by: ThresholdBy, name: str, before: int | None = 0
 ) -> Iterator[str]:
     """Yield a line for every sentence to doubt: document, line of the text, confidence, sentence.
 
@@ -93,7 +93,8 @@ def doubtful_lines(
         limit: as for ``doubtful``, as is ``by``.
         by: the confidence that is compared, and shown.
         name: the document.
-        before: lines of the document before the text, which is a part of it.
+        before: lines of the document before the text, which is a part of it; None where its lines are not those of the
+            document, so that a sentence has its number.
     """
     begin = thought_length(text)
     places = Places(text[begin:])
@@ -101,7 +102,9 @@ def doubtful_lines(
     for at, sentence in enumerate(record.sentences, 1):
         found = places.find(sentence.text)
         if doubtful(sentence, limit, by):
-            place = f"#{at}" if found is None else str(before + bisect_right(breaks, begin + found[0]) + 1)
+            place = f"#{at}"
+            if found is not None and before is not None:
+                place = str(before + bisect_right(breaks, begin + found[0]) + 1)
             yield f"{name}:{place}: [{number(sentence, by)}] {shortened(sentence.text, sys.maxsize)}"
 
 

@@ -84,9 +84,13 @@ class Breaks:
     Args:
         answer: the raw text; none of its sentences stands in its thought. A sentence that is not in it is preceded by a
             space.
+
+    Attributes:
+        indentation: the white space before the sentence that was asked for last, if that is all of its line before it.
     """
 
     def __init__(self, answer: str) -> None:
+        self.indentation = ""
         self._answer = answer[thought_length(answer) :]
         self._places = Places(self._answer)
         self._end = 0
@@ -96,6 +100,8 @@ class Breaks:
         """Return what comes before this sentence: "", " ", a line break, or two for a blank line."""
         between_sentences, self._next = self._next, " "
         between = self.between(text) or " "
+        line = between.rpartition("\n")[2]
+        self.indentation = line if "\n" in between and not line.strip() else ""
         return between_sentences and ("\n\n" if _BLANK_LINE.search(between) else "\n" if "\n" in between else " ")
 
     def between(self, text: str) -> str | None:

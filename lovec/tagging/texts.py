@@ -41,7 +41,7 @@ from lovec.tagging.methods import Method, MethodTagger, check_method, check_ques
 from lovec.tagging.revising import Revise
 from lovec.tagging.selection import KEEP_ALL, Selection
 from lovec.tags import DEFAULT_TAGS, TagFormat
-from lovec.text.documents import paragraphs, readable, title_of
+from lovec.text.documents import is_html, paragraphs, readable, title_of
 from lovec.types import (
     BY_SOURCE,
     DEFAULT_SCALE,
@@ -394,7 +394,8 @@ class Documents:
         guess: whether what a text file is about is guessed from its title, see `topic_of`.
         evidence: sources of the documents that bring none.
         on_error: called with the error of every row or file that cannot be read; the others are read all the same.
-        places: by the id of every paragraph that was read so far, the name of its file and the lines before it there.
+        places: by the id of every paragraph that was read so far, the name of its file and the lines before it there;
+            of what was read from HTML, whose lines are others, its own id and None.
     """
 
     files: Sequence[tuple[str, Path]]
@@ -404,7 +405,7 @@ class Documents:
     guess: bool = False
     evidence: tuple[str, ...] = ()
     on_error: Callable[[LovecError], None] = field(default=lambda error: log.warning("%s; left out", error))
-    places: dict[str, tuple[str, int]] = field(init=False, repr=False, compare=False, default_factory=dict)
+    places: dict[str, tuple[str, int | None]] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def records(self, skip: int) -> Iterator[Record]:
         """Yield the records after the first ``skip`` ones, with unique ids."""
@@ -417,11 +418,11 @@ class Documents:
             used[record.id] = number
             used.setdefault(record_id, 1)
             if place is not None:
-                self.places[record_id] = place
+                self.places[record_id] = place if place[1] is not None else (record_id, None)
             if at >= skip:
                 yield replace(record, id=record_id, evidence=record.evidence or self.evidence)
 
-    def _all(self) -> Iterator[tuple[Record, tuple[str, int] | None]]:
+    def _all(self) -> Iterator[tuple[Record, tuple[str, int | None] | None]]:
         for name, path in self.files:
             if self.asking or is_rows(path):
                 yield from ((record, None) for record in self._rows(name, path))
@@ -436,7 +437,7 @@ class Documents:
                 found[name] = topic
         return found
 
-    def _text(self, name: str, path: Path) -> Iterator[tuple[Record, tuple[str, int] | None]]:
+    def _text(self, name: str, path: Path) -> Iterator[tuple[Record, tuple[str, int | None] | None]]:
         """Yield the document of a text file, or its paragraphs, each with its place in ``places``."""
         try:
             text = path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
@@ -444,16 +445,19 @@ class Documents:
             self.on_error(LovecError(f"{name}: not valid UTF-8 text ({error.reason})"))
             return
         question = guessed_question(text, name)[0] if self.guess else self.question
-        document = text_record(text, question, name)
+        document, has_lines = text_record(text, question, name), not is_html(text)
         if not self.paragraphs:
-            yield document, None
+            yield document, None if has_lines else (name, None)
             return
         end = before = 0
         for number, (paragraph, kind) in enumerate(paragraphs(document.answer), 1):
             start = document.answer.index(paragraph, end)
             before += document.answer.count("\n", end, start)
             sentences = () if kind == STATEMENT else (Sentence(paragraph, kind=kind),)
-            yield replace(document, id=f"{name}:{number}", answer=paragraph, sentences=sentences), (name, before)
+            yield (
+                replace(document, id=f"{name}:{number}", answer=paragraph, sentences=sentences),
+                (name, before if has_lines else None),
+            )
             end = start + len(paragraph)
             before += paragraph.count("\n")
 

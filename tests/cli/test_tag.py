@@ -148,6 +148,18 @@ def test_lines_to_doubt_are_those_of_the_file_also_by_paragraphs(run: Any) -> No
     assert places("life.md", "--paragraphs") == [f"life.md:{line}" for line in (3, 3, 7, 15, 15)]
 
 
+def test_sentences_of_html_have_their_numbers_since_its_lines_are_not_those_of_the_text(run: Any) -> None:
+    Path("page.html").write_text(
+        "<!doctype html>\n<html>\n<body>\n<h1>Ada</h1>\n\n<p>Ada wrote\nnotes.</p>\n<p>It rained.</p></body></html>"
+    )
+    for options, places in (
+        ([], ["page.html:#2", "page.html:#3"]),
+        (["--paragraphs"], ["page.html:2:#1", "page.html:3:#1"]),
+    ):
+        _, out, _ = run("page.html", "--doubt", "1", *options)
+        assert re.findall(r"^(\S+): \[[\d.]+\] ", out, re.MULTILINE) == places
+
+
 def test_given_sentences_are_scored_whatever_they_look_like(run: Any) -> None:
     Path("own.jsonl").write_text(json.dumps({"question": "Q?", "sentences": [{"text": "# Not a heading"}]}) + "\n")
     _, line, _ = run("own.jsonl", "--format", "jsonl")
@@ -789,6 +801,14 @@ def test_sentences_are_printed_when_it_is_their_turn() -> None:
     assert file.getvalue().endswith(
         "\n\nSentence 0.1. <confidence> 0.20 </confidence>\nSentence 1.0. <confidence> 0.30 </confidence>\n"
     )
+
+
+def test_items_of_a_list_keep_their_indentation() -> None:
+    (one,) = records([8, 1, 9, 7])
+    one = replace(one, answer="Sentence 0.0.\n  Sentence 0.1. Sentence 0.2.\n\n\t Sentence 0.3.")
+    assert [line.partition("Sent")[0] for line in printed([one], []).splitlines()[1:]] == ["", "  ", "", "\t "]
+    kept = printed([one], [], keeps=from_score(5))
+    assert [line.partition("Sent")[0] for line in kept.splitlines()[1:]] == ["", "", "", "\t "]
 
 
 def test_a_blank_line_survives_a_sentence_that_is_left_out() -> None:

@@ -102,8 +102,10 @@ class SaveRecipe(SaveConfigCallback):
     """Writes the resolved recipe beside the logs and into every checkpoint."""
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Write config.yaml, for training only."""
+        """Write config.yaml, for training only; with the checkpoint that it goes on from, a test would measure that."""
         if stage == "fit":
+            self.config = self.config.clone()
+            self.config["ckpt_path"] = self.config["ckpt_despite"] = None
             super().setup(trainer, pl_module, stage)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
@@ -419,9 +421,9 @@ def _end(cli: TrainingCLI, words: Sequence[str], seconds: float) -> None:
 
 def _test_command(cli: TrainingCLI, words: Sequence[str]) -> str:
     """Return the command that tests what was trained: the same words, or else the recipe that the run has written."""
-    names = {with_underscores([word])[0].partition("=")[0] for word in words}
-    if names & {"--config", "-c"} and not names & {"--ckpt_path", "--ckpt_despite"}:
-        return shlex.join(["lovec", "test", *words])
+    kept = without(words, "--ckpt_path", "--ckpt_despite")  # the checkpoint that it went on from is older
+    if {with_underscores([word])[0].partition("=")[0] for word in kept} & {"--config", "-c"}:
+        return shlex.join(["lovec", "test", *kept])
     recipe = Path(_log_dir(cli), "config.yaml")
     return shlex.join(["lovec", "test", "--config", str(recipe)])
 

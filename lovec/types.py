@@ -542,6 +542,10 @@ class Term:
     weight: Finite = 1.0
 
 
+LOGGED = ("loss", "grad_norm")
+"""What is logged of every step under ``train/``, beside what an objective names."""
+
+
 @dataclass(frozen=True, slots=True)
 class LossOutput:
     """What an objective returns for a micro-batch.
@@ -550,11 +554,28 @@ class LossOutput:
         terms: named terms; their weighted means over the optimiser batch sum to the loss.
         metrics: named per-item values to log, each with the same shape rules as a term (no gradient).
         peaks: named values, 0 or more, whose largest over the optimiser batch is logged (no gradient).
+
+    Raises:
+        LovecError: values and mask differ in shape, or a name is that of the loss, of its gradient, or given twice.
     """
 
     terms: Mapping[str, Term]
     metrics: Mapping[str, Term] = field(default_factory=dict)
     peaks: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, term in (*self.terms.items(), *self.metrics.items()):
+            if term.values.shape != term.mask.shape:
+                raise LovecError(
+                    f"the values of the term {name!r} have the shape {list(term.values.shape)}, its mask "
+                    f"{list(term.mask.shape)}; expected the same shape, one value for each place of the mask"
+                )
+        names = [*LOGGED, *self.terms, *self.metrics, *self.peaks]
+        if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+            raise LovecError(
+                f"{', '.join(map(repr, twice))} is the name of several values that are logged; give each term, metric "
+                f"and peak a name of its own, other than {' and '.join(LOGGED)}"
+            )
 
 
 Keeps: TypeAlias = Callable[[Sentence], bool]

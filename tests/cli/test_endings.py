@@ -45,6 +45,31 @@ def test_a_training_and_its_test_end_with_what_to_run_next(here, capsys, tmp_pat
     assert max(map(len, printed.out.splitlines())) <= 80
 
 
+def test_a_test_after_going_on_is_of_what_was_trained_last(here, capsys, tmp_path_factory) -> None:
+    write_records("rows.jsonl", records(12))
+    data = ["--data.path", "rows.jsonl", "--data.test_path", "rows.jsonl"]
+    model = ["--model.policy.model", tiny(tmp_path_factory.getbasetemp())]
+    words = [
+        *("fit", "--config", "sft.yaml", "--data", "Demonstrations", *data, "--data.batch_size", "4"),
+        *model,
+        *("--trainer.accelerator", "cpu"),
+        *("--trainer.limit_val_batches", "0", "--trainer.default_root_dir", "runs/own", "--trainer.max_steps"),
+    ]
+    assert main([*words, "1"]) == 0
+    first = "runs/own/logs/version_0/checkpoints/last.ckpt"
+    for given, following in (
+        ([*words, "2", "--ckpt-path", first], ["lovec", "test", *words[1:], "2"]),
+        (["fit", "--ckpt_path", first, *data, *model, "--trainer.max_steps", "2"],
+         ["lovec", "test", "--config", "runs/own/logs/version_2/config.yaml"]),
+    ):  # fmt: skip
+        capsys.readouterr()
+        assert main(given) == 0
+        (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("next: ")]
+        assert shlex.split(line.removeprefix("next:").partition("  # ")[0]) == following
+    settings = yaml.safe_load(Path("runs/own/logs/version_2/config.yaml").read_text())
+    assert settings["ckpt_path"] is None and settings["trainer"]["max_steps"] == 2
+
+
 def test_a_command_that_did_nothing_says_so(here, capsys, tmp_path_factory) -> None:
     write_records("rows.jsonl", records(12))
     Path("own.yaml").write_text(yaml.safe_dump({

@@ -93,7 +93,7 @@ def run(words: list[str]) -> None:
         promised=promised,
         true_from=true_from,
         layout=file.layout,
-        group="" if file.layout else file.columns.group or "",
+        group=file.columns.group or "",
         label="" if file.layout else file.columns.label or "",
         label_scale=None if file.layout else file.columns.label_scale,
         by=None if methods[0].by is None else (str(columns.by), methods[0].by),

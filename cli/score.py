@@ -127,7 +127,10 @@ def add_column_options(parser: OneLineParser, together: bool = False) -> None:
     )
     parser.add_argument("--label", metavar="COL", help="column of the labels, guessed by default")
     parser.add_argument(
-        "--group", metavar="COL", help='column that says which rows belong together, guessed by default; "" for none'
+        "--group",
+        metavar="COL",
+        help="column that says which rows belong together, guessed by default; of a layout `question`, or a key of a "
+        'record\'s meta (default: the record); "" for none',
     )
     parser.add_argument(
         "--confidence_scale", type=float, metavar="TOP", help="highest confidence, such as 10 or 100 (default: 1)"
@@ -164,10 +167,11 @@ def named_columns(calibration: ScoreCalibration, columns: Columns) -> Columns:
     def keys(kind: str) -> tuple[str, ...]:
         return tuple(column.key for column in calibration.columns if column.kind == kind)
 
+    group: str | None = columns.group if columns.group is not None else calibration.group
     if calibration.layout:  # which says itself what its methods give
         every = tuple(column.key for column in calibration.columns)  # "" is the only method of some layouts
-        return replace(columns, confidence=every, by=calibration.by or None)
-    group: str | None = columns.group if columns.group is not None else calibration.group
+        group = group or columns.group  # without a name, what the layout says
+        return replace(columns, confidence=every, group=group, by=calibration.by or None)
     if not group and columns.group is None and calibration.fitted.passages < calibration.fitted.sentences:
         group = None  # it was made in Python, of groups in a column that it does not know
     # The scale of labels belongs to their column.

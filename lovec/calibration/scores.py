@@ -157,7 +157,8 @@ class ScoreCalibration(FittedMap):
     Attributes:
         columns: what is mapped; several go into a stack.
         layout: whose results the fitted file held, see ``lovec score --layout``; None for a table.
-        group: column that says which rows belong together; "" where each row stands for itself, or with a layout.
+        group: column that says which rows belong together; "" where each row stands for itself, or with a layout where
+            none was named.
         sources: SHA-256 of the files that it was fitted to.
         by: column that names the kind of a row, for each of which promises hold by themselves; "" for none.
         kinds: guarantees for each kind.

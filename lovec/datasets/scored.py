@@ -29,6 +29,9 @@ from lovec.types import LovecError, Readout, Record, error_in
 STATED, MEAN = "stated", "mean of the distribution"
 """The methods of lovec's own files."""
 
+QUESTION = "question"
+"""What calls the question of a record as a column that says which rows belong together."""
+
 READOUTS: Mapping[str, Readout] = {STATED: "stated", MEAN: "mean"}
 """What they are read from tags by."""
 
@@ -150,16 +153,12 @@ def read_scored(
     else:
         found = None if columns.methods or columns.label or columns.judge else _recognised(first[0][1])
     said = ""
-    scales = {"confidence_scale": columns.confidence_scale, "label_scale": columns.label_scale}
-    if found is not None and (given := next((n for n, scale in scales.items() if scale not in (None, 1)), None)):
-        raise LovecError(
-            f"--{given} works only with plain tables; {name} has the layout {found.short}, whose scales are known; "
-            "leave it out, or name the columns with --confidence and --label"
-        )
+    if found is not None:
+        _check_known(columns, name, found)
     if found is not None:  # reading logs what it read
         collected: dict[str, _Series] = {}
-        for record in read_any(path, rows, units=True, layouts=layouts):
-            _add_record(collected, record, found, columns.by)
+        for record in _with_keys(read_any(path, rows, units=True, layouts=layouts), name, group=columns.group):
+            _add_record(collected, record, found, columns)
     else:
         columns, said = guessed(columns, [row for _, row in first], name)
         collected = {"": _table(rows, columns, [row for _, row in first], name)}
@@ -227,7 +226,30 @@ def _rows_of_layout(path: str | os.PathLike[str], columns: Columns, layout: str)
             named = {name or "confidence": score for name, score in scores.items()}
             row = {"id": record.id, "question": record.question, "text": sentence.text, **named}
             numbers = tuple((_or_nan(score),) for score in scores.values())
-            yield ScoredRow(row, numbers, _group_of(record, found), by=_named(record.meta.get(columns.by or "")))
+            group = _group_of(record, found, columns.group)
+            yield ScoredRow(row, numbers, group, by=_named(record.meta.get(columns.by or "")))
+
+
+def _with_keys(records: Iterator[Record], path: str, **asked: str | None) -> Iterator[Record]:
+    """Yield the records of a layout, whose question and keys of ``meta`` are its columns.
+
+    Args:
+        records: the records.
+        path: the file, for the error message.
+        **asked: columns by what they are for; None and "" are none.
+
+    Raises:
+        LovecError: no record has one of them, as is known after the last one.
+    """
+    missing = {what: column for what, column in asked.items() if column}
+    names: dict[str, None] = {}
+    for record in records:
+        of_record = {QUESTION: record.question, **record.meta}
+        names.update(dict.fromkeys(name for name, value in of_record.items() if not isinstance(value, dict | list)))
+        missing = {what: column for what, column in missing.items() if column not in of_record}
+        yield record
+    for what, column in missing.items():
+        raise missing_column(path, what, column, [names])
 
 
 def _named(value: Any) -> str:
@@ -347,20 +369,50 @@ def _scores_of(record: Record, layout: Layout) -> Mapping[str, Sequence[float | 
     return {layout.series(record): stated if scores is None else scores}
 
 
-def _group_of(record: Record, layout: Layout) -> str:
-    """Return what the sentences of a record belong to: several samples of RLCR answer one problem."""
-    return record.question if layout.short == "rlcr" else record.id
+def _group_of(record: Record, layout: Layout, column: str | None) -> str | None:
+    """Return what the sentences of a record belong to; None is each to itself.
+
+    Args:
+        record: the record.
+        layout: its layout.
+        column: `QUESTION` or a key of ``meta``; "" is none. None is what the layout says: the record, but of RLCR the
+            question, which several samples answer.
+    """
+    if column is None:
+        return record.question if layout.short == "rlcr" else record.id
+    if not column:
+        return None
+    value = record.question if column == QUESTION else record.meta.get(column)
+    return _named(value) or f"record {record.id}"
 
 
-def _add_record(collected: dict[str, _Series], record: Record, layout: Layout, by: str | None) -> None:
+def _check_known(columns: Columns, path: str, layout: Layout) -> None:
+    """Refuse what is said of the columns of a file whose layout says it.
+
+    Raises:
+        LovecError: the columns name a label, an uncertainty or a scale.
+    """
+    scales = {"confidence_scale": columns.confidence_scale, "label_scale": columns.label_scale}
+    named = {"label": columns.label, "uncertainty": columns.uncertainty}
+    given = [(option, "columns") for option, column in named.items() if column]
+    given += [(option, "scales") for option, scale in scales.items() if scale not in (None, 1)]
+    for option, what in given:
+        raise LovecError(
+            f"--{option} works only with plain tables; {path} has the layout {layout.short}, whose {what} are known; "
+            "leave it out, or name the columns with --confidence and --label, without --layout"
+        )
+
+
+def _add_record(collected: dict[str, _Series], record: Record, layout: Layout, columns: Columns) -> None:
     """Add what the same methods have rated of a record: its labelled sentences, and its marked characters."""
     record = with_labels_of_marks(record)
     by_method = _scores_of(record, layout)
-    series = collected.setdefault(layout.series(record), _Series(by=None if by is None else []))
+    series = collected.setdefault(layout.series(record), _Series(by=None if columns.by is None else []))
     series.order_only.update(record.meta.get("order_only", ()))
+    group, by = _group_of(record, layout, columns.group), _named(record.meta.get(columns.by or ""))
     for at, sentence in enumerate(record.sentences):
         scores = {method: numbers[at] for method, numbers in by_method.items()}
-        series.add(scores, sentence.factuality, _group_of(record, layout), _named(record.meta.get(by or "")))
+        series.add(scores, sentence.factuality, group, by)
     for method, confidences in by_method.items():
         if (spans := span_scores(record, confidences)) is not None:
             series.spans.setdefault(method, []).append(spans)

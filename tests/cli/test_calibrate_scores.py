@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -587,12 +588,30 @@ def test_the_scale_of_labels_is_that_of_the_calibration(here, capsys):
     assert lovec.load_calibration("old.calibration").label_scale is None
 
 
-@pytest.mark.parametrize("option", ["--label_scale", "--confidence_scale"])
-def test_a_layout_has_no_scale_of_columns(here, capsys, option):
+@pytest.mark.parametrize("option", ["--label_scale", "--confidence_scale", "--label", "--uncertainty"])
+def test_a_layout_has_no_columns_and_no_scale_of_columns(here, capsys, option):
     write_records("records.jsonl", answers(30))
     for command in ("score", "calibrate"):
-        code, said = error_of(capsys, command, "records.jsonl", option, "10")
+        code, said = error_of(capsys, command, "records.jsonl", option, "10", "--layout", "lovec")
         assert code == 1 and f"{option} works only with plain tables; records.jsonl has the layout" in said
+
+
+def test_a_calibration_of_samples_keeps_their_question_as_the_group(here, capsys):
+    records = answers(60)
+    samples = [replace(record, question=f"Q{at // 3}?") for at, record in enumerate(records)]
+    write_records("samples.jsonl", samples)
+    fitted("samples.jsonl", "--keep_factual", "0.6", "--group", "question")
+    made = lovec.load_calibration("samples.calibration")
+    assert made.group == "question" and made.fitted.passages == made.guarantees[0].passages == 20
+    fitted("samples.calibration", "--feedback", "samples.jsonl", "--out", "again")
+    assert lovec.load_calibration("again").guarantees == made.guarantees
+    fitted("samples.calibration", "--feedback", "samples.jsonl", "--group", "", "--out", "none")
+    assert lovec.load_calibration("none").fitted.passages == made.fitted.sentences
+    fitted("samples.jsonl", "--out", "by_record")
+    assert lovec.load_calibration("by_record").group == "" and lovec.load_calibration("by_record").fitted.passages == 60
+    capsys.readouterr()
+    assert main(["score", "samples.jsonl", "--calibration", "samples.calibration", "--draws", "0"]) == 0
+    assert "% of 20 groups" in capsys.readouterr().out
 
 
 def test_the_threshold_before_is_tried_on_the_labels_of_people(here, capsys):

@@ -19,7 +19,7 @@ from lovec.datasets.columns import Columns, value_at
 from lovec.datasets.jsonl import write_records
 from lovec.datasets.layouts import _say, read_any
 from lovec.datasets.rows import read_rows
-from lovec.datasets.scored import read_scored
+from lovec.datasets.scored import read_scored, read_scores
 from lovec.datasets.values import confidence_of, flag_of, label_of, plain_name, says_opposite
 from lovec.types import LovecError, Record, Sentence
 
@@ -318,6 +318,31 @@ def test_rlcr_and_records_of_lovec(tmp_path):
         "mean of the distribution": ([0.8, None], [1.0, 0.0], [0, 0]),
     }
     assert read(tmp_path / "tagged.jsonl") == expected
+
+
+def test_records_are_grouped_by_question_or_by_a_key_of_meta(tmp_path):
+    rows = [
+        {"id": f"r{at}", "question": f"Q{at // 2}?", "answer": "A.", "model": model, "sentences": [
+            {"text": "A.", "confidence": 0.5, "factuality": 1}, {"text": "B.", "confidence": 0.5, "factuality": 0}
+        ]}
+        for at, model in enumerate(["a", "b", "a", None])
+    ]  # fmt: skip
+    path = saved(tmp_path, *rows)
+
+    def groups(name):
+        (method,) = read_scored(path, Columns(group=name)).methods
+        return method.group.tolist(), method.grouped
+
+    assert groups(None) == ([0, 0, 1, 1, 2, 2, 3, 3], True)
+    assert groups("question") == ([0, 0, 0, 0, 1, 1, 1, 1], True)
+    assert groups("model") == ([0, 0, 1, 1, 0, 0, 2, 2], True)  # a record without one belongs to no other
+    assert groups("") == (list(range(8)), False)
+    with pytest.raises(
+        LovecError, match=r"x.jsonl: no row has a group in the column 'topic'; its columns are question, m"
+    ):
+        groups("topic")
+    applied = read_scores(path, Columns(("stated",), group="question"), "lovec")
+    assert [row.group for row in applied] == ["Q0?"] * 4 + ["Q1?"] * 4
 
 
 def test_a_table_that_has_the_keys_of_a_layout_is_read_as_a_table(tmp_path):

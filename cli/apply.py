@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -85,6 +86,8 @@ def run(words: list[str]) -> None:
     calibration = load_calibration(options.calibration)
     promised = None if options.keep_factual is None else calibration.threshold(options.keep_factual)
     columns = named_columns(calibration, GUESSED)
+    if promised is None:
+        columns = replace(columns, by=None)
     rows = read_scores(options.file, columns, calibration.layout, as_written=out.suffix.lower() in _SEPARATORS)
     applied = _Applied(calibration, columns.methods, promised, options.min_confidence, options.drop)
     with locked(out), atomic_file(out) as staging, open(staging, "w", encoding="utf-8", newline="") as file:

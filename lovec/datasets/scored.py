@@ -30,7 +30,7 @@ STATED, MEAN = "stated", "mean of the distribution"
 """The methods of lovec's own files."""
 
 QUESTION = "question"
-"""What calls the question of a record as a column that says which rows belong together."""
+"""The column of a layout that holds the questions of its records; the others are the keys of their ``meta``."""
 
 READOUTS: Mapping[str, Readout] = {STATED: "stated", MEAN: "mean"}
 """What they are read from tags by."""
@@ -157,7 +157,8 @@ def read_scored(
         _check_known(columns, name, found)
     if found is not None:  # reading logs what it read
         collected: dict[str, _Series] = {}
-        for record in _with_keys(read_any(path, rows, units=True, layouts=layouts), name, group=columns.group):
+        records = read_any(path, rows, units=True, layouts=layouts)
+        for record in _with_keys(records, name, group=columns.group, kind=columns.by):
             _add_record(collected, record, found, columns)
     else:
         columns, said = guessed(columns, [row for _, row in first], name)
@@ -219,7 +220,8 @@ def _rows_of_layout(path: str | os.PathLike[str], columns: Columns, layout: str)
     rows = read_rows(path)
     first = list(islice(rows, 1))
     found = layout_of(first[0][1], f"{path}:{first[0][0]}", layouts) if first else layouts[0]
-    for record in read_any(path, chain(first, rows), units=True, layouts=layouts):
+    records = read_any(path, chain(first, rows), units=True, layouts=layouts)
+    for record in _with_keys(records, str(path), kind=columns.by):
         by_method = _scores_of(record, found)
         for at, sentence in enumerate(record.sentences):
             scores = {name: by_method[name][at] if name in by_method else None for name in methods}
@@ -227,11 +229,11 @@ def _rows_of_layout(path: str | os.PathLike[str], columns: Columns, layout: str)
             row = {"id": record.id, "question": record.question, "text": sentence.text, **named}
             numbers = tuple((_or_nan(score),) for score in scores.values())
             group = _group_of(record, found, columns.group)
-            yield ScoredRow(row, numbers, group, by=_named(record.meta.get(columns.by or "")))
+            yield ScoredRow(row, numbers, group, by=_named(_columns_of(record).get(columns.by or "")))
 
 
 def _with_keys(records: Iterator[Record], path: str, **asked: str | None) -> Iterator[Record]:
-    """Yield the records of a layout, whose question and keys of ``meta`` are its columns.
+    """Yield the records of a layout, and see to it that they have the columns that were asked for.
 
     Args:
         records: the records.
@@ -244,12 +246,17 @@ def _with_keys(records: Iterator[Record], path: str, **asked: str | None) -> Ite
     missing = {what: column for what, column in asked.items() if column}
     names: dict[str, None] = {}
     for record in records:
-        of_record = {QUESTION: record.question, **record.meta}
+        of_record = _columns_of(record)
         names.update(dict.fromkeys(name for name, value in of_record.items() if not isinstance(value, dict | list)))
         missing = {what: column for what, column in missing.items() if column not in of_record}
         yield record
     for what, column in missing.items():
         raise missing_column(path, what, column, [names])
+
+
+def _columns_of(record: Record) -> Mapping[str, Any]:
+    """Return what a record of a layout has in the columns that may name groups and kinds."""
+    return {**record.meta, QUESTION: record.question}
 
 
 def _named(value: Any) -> str:
@@ -375,15 +382,14 @@ def _group_of(record: Record, layout: Layout, column: str | None) -> str | None:
     Args:
         record: the record.
         layout: its layout.
-        column: `QUESTION` or a key of ``meta``; "" is none. None is what the layout says: the record, but of RLCR the
+        column: one of `_columns_of`; "" is none. None is what the layout says: the record, but of RLCR the
             question, which several samples answer.
     """
     if column is None:
         return record.question if layout.short == "rlcr" else record.id
     if not column:
         return None
-    value = record.question if column == QUESTION else record.meta.get(column)
-    return _named(value) or f"record {record.id}"
+    return _named(_columns_of(record).get(column)) or f"record {record.id}"
 
 
 def _check_known(columns: Columns, path: str, layout: Layout) -> None:
@@ -409,7 +415,7 @@ def _add_record(collected: dict[str, _Series], record: Record, layout: Layout, c
     by_method = _scores_of(record, layout)
     series = collected.setdefault(layout.series(record), _Series(by=None if columns.by is None else []))
     series.order_only.update(record.meta.get("order_only", ()))
-    group, by = _group_of(record, layout, columns.group), _named(record.meta.get(columns.by or ""))
+    group, by = _group_of(record, layout, columns.group), _named(_columns_of(record).get(columns.by or ""))
     for at, sentence in enumerate(record.sentences):
         scores = {method: numbers[at] for method, numbers in by_method.items()}
         series.add(scores, sentence.factuality, group, by)

@@ -338,11 +338,24 @@ def test_records_are_grouped_by_question_or_by_a_key_of_meta(tmp_path):
     assert groups("model") == ([0, 0, 1, 1, 0, 0, 2, 2], True)  # a record without one belongs to no other
     assert groups("") == (list(range(8)), False)
     with pytest.raises(
-        LovecError, match=r"x.jsonl: no row has a group in the column 'topic'; its columns are question, m"
+        LovecError, match=r"x.jsonl: no row has a group in the column 'topic'; its columns are model, q"
     ):
         groups("topic")
     applied = read_scores(path, Columns(("stated",), group="question"), "lovec")
     assert [row.group for row in applied] == ["Q0?"] * 4 + ["Q1?"] * 4
+
+
+def test_a_kind_that_no_record_has_is_refused(tmp_path):
+    claims = [{"subclaim": "A.", "gpt-score": 0.5, "annotation": "Y"}]
+    path = saved(tmp_path, {"prompt": "Q?", "claims": claims, "metadata": ["rare", "Asia"]})
+    assert read_scored(path, Columns(by="rarity")).methods[0].by == ("rare",)
+    says = r"x.jsonl: no row has a kind in the column 'rarety'; did you mean rarity\?"
+    with pytest.raises(LovecError, match=says):
+        read_scored(path, Columns(by="rarety"))
+    with pytest.raises(LovecError, match=says):
+        list(read_scores(path, Columns(("gpt-score",), by="rarety"), "conformal"))
+    with pytest.raises(LovecError, match=r"in the column 'kind'; its columns are unit, rarity, region, question$"):
+        read_scored(path, Columns(by="kind"))
 
 
 def test_a_table_that_has_the_keys_of_a_layout_is_read_as_a_table(tmp_path):

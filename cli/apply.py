@@ -140,7 +140,7 @@ class _Applied:
         confidences = self.calibration.confidences(directed)
         keeps = confidences >= self.least if self.least is not None else None
         if self.promised is not None:
-            kinds = [row.by for row in batch for _ in row.scores[0]] if self.calibration.by else None
+            kinds = [row.by or "" for row in batch for _ in row.scores[0]] if self.calibration.by else None
             keeps = self.calibration.keeps_directed(directed, self.promised.keep_factual, kinds)
             self.unknown.update(
                 set(kinds or ()) - self.calibration.thresholds_by_kind(self.promised.keep_factual).keys()
@@ -177,7 +177,8 @@ class _Applied:
     def warnings(self) -> Iterator[str]:
         """Yield what speaks against trusting it, a sentence each."""
         if self.unknown:
-            yield f"nothing is kept of what the calibration has not seen: {listed(sorted(self.unknown))}"
+            kinds = listed([value or "(none)" for value in sorted(self.unknown)])
+            yield f"nothing is kept of what the calibration has not seen: {kinds}"
         if (drift := self._drift()) is not None:
             yield drift
 

@@ -106,14 +106,14 @@ class ScoredRow:
             higher for surer, and NaN where there is none.
         group: name of what the row belongs to; None is itself.
         listed: whether the cells of the row are lists.
-        by: what the row has in the column ``Columns.by``, "" where it has nothing.
+        by: what the row has in the column ``Columns.by``, "" where it has nothing; None without such a column.
     """
 
     row: Mapping[str, Any]
     scores: tuple[tuple[float, ...], ...]
     group: str | None
     listed: bool = False
-    by: str = ""
+    by: str | None = None
 
 
 def read_scored(
@@ -189,7 +189,9 @@ def read_scores(
     name, seen = str(path), dict.fromkeys(columns.methods, False)
     found = _rows_of_layout(path, columns, layout) if layout else _rows_of_table(path, columns, as_written)
     first: list[Mapping[str, Any]] = []
+    has_kind = not columns.by
     for row in found:
+        has_kind |= row.by is not None
         for method, scores in zip(columns.methods, row.scores, strict=True):
             seen[method] |= any(score == score for score in scores)
         first += [row.row] if len(first) < _FIRST else []
@@ -198,6 +200,8 @@ def read_scores(
         raise LovecError(f"{name} holds no row, expected rows with {', '.join(columns.methods)}")
     if missing := [method for method, is_there in seen.items() if not is_there]:
         raise missing_column(name, "score", missing[0], first)
+    if not has_kind:
+        raise missing_column(name, "kind", str(columns.by), first)
 
 
 def _rows_of_table(path: str | os.PathLike[str], columns: Columns, as_written: bool) -> Iterator[ScoredRow]:
@@ -212,7 +216,9 @@ def _rows_of_table(path: str | os.PathLike[str], columns: Columns, as_written: b
         scores = tuple(tuple(_or_nan(cell[name]) for cell in numbers) for name in columns.methods)
         group = f"row {number}" if lists and key is None else None if key is None else str(key)
         shown = given_row if as_written else row
-        yield ScoredRow(shown, scores, group, bool(lists), _named(value_at(row, columns.by or "")))
+        kind = value_at(row, columns.by or "")
+        by = None if kind is None and columns.by not in row else _named(kind)
+        yield ScoredRow(shown, scores, group, bool(lists), by)
 
 
 def _rows_of_layout(path: str | os.PathLike[str], columns: Columns, layout: str) -> Iterator[ScoredRow]:

@@ -169,6 +169,23 @@ def test_promises_for_each_kind_by_itself(here, capsys):
     assert "rarity rare, --keep_factual 0.7: nothing false is kept in" in capsys.readouterr().out
 
 
+def test_new_rows_without_their_kinds_are_refused_where_promises_are_by_kind(here, capsys):
+    write("labelled.csv", made_rows(100))
+    fitted("labelled.csv", "--keep_factual", "0.6", "--promise_by", "rarity")
+    without = [{name: value for name, value in row.items() if name != "rarity"} for row in made_rows(20, seed=1)]
+    for name in ("without.csv", "without.jsonl"):
+        write(name, without)
+        code, said = error_of(capsys, "apply", "labelled.calibration", name, "--keep_factual", "0.6")
+        assert code == 1 and f"{name}: no row has a kind in the column 'rarity'; its columns are question" in said
+        assert not Path(name.replace(".", ".calibrated.")).exists()
+    assert main(["apply", "labelled.calibration", "without.csv", "--min_confidence", "0.5"]) == 0
+    write("empty.csv", [{**row, "rarity": ""} for row in without])
+    capsys.readouterr()
+    assert main(["apply", "labelled.calibration", "empty.csv", "--keep_factual", "0.6"]) == 0
+    assert "warning: nothing is kept of what the calibration has not seen: (none)" in capsys.readouterr().err
+    assert {row["kept"] for row in table("empty.calibrated.csv")} == {"false"}
+
+
 def test_tagged_records_give_what_the_calibration_of_their_run_would(here, capsys):
     records = answers(50)
     write_records("tagged.jsonl", records)

@@ -82,9 +82,7 @@ def run(words: list[str]) -> None:
     promised, true_from = options.promises.made(earlier.guarantees if earlier is not None else ())
     made, fitted = calibrate_columns(
         [
-            Column(method.name, "uncertainty")
-            if method.negated
-            else Column(method.name, "confidence", file.columns.confidence_scale)
+            Column(method.name, method.kind, file.columns.confidence_scale if method.kind == "confidence" else None)
             for method in methods
         ],
         directed,

@@ -9,7 +9,7 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, TypeAlias
 
 import numpy as np
 import torch
@@ -28,10 +28,7 @@ from lovec.core.plain import PlainObject, Within, checked_numbers, checked_objec
 from lovec.core.settings import check_range
 from lovec.metrics.grouped import ranks
 from lovec.metrics.powered import Judged
-from lovec.types import LovecError, error_in
-
-Kind: TypeAlias = Literal["confidence", "uncertainty"]
-"""Whether a higher score is surer or less sure."""
+from lovec.types import LovecError, ScoreKind, error_in
 
 ROWS = Words("row", "group", "rows with a label and a score")
 
@@ -91,7 +88,7 @@ class Column(PlainObject):
 
     Attributes:
         key: name of the column, scorer or method.
-        kind: whether a higher number is surer or less sure.
+        kind: what the numbers are.
         scale: the highest number of a confidence's scale, which becomes 1; None leaves numbers as they are.
         ranks: where scores that are no numbers in [0, 1] stand among those that the calibration was fitted to; None
             for those that are.
@@ -100,7 +97,7 @@ class Column(PlainObject):
     what: ClassVar[str] = "a column of a calibration"
 
     key: str
-    kind: Kind = "confidence"
+    kind: ScoreKind = "confidence"
     scale: Annotated[float, Within(1e-6, 1e6)] | None = None
     ranks: Ranks | None = None
 
@@ -109,7 +106,19 @@ class Column(PlainObject):
         given = np.asarray(scores, dtype=np.float64)
         if self.kind == "uncertainty":
             return -given
+        if self.kind == "surprisal":
+            return np.exp(-given)
+        if self.kind == "complement":
+            return 1.0 - given
         return given if self.scale is None else given / self.scale
+
+    def above(self, directed: float) -> str:
+        """Return in words, and in the numbers of the column, which scores are surer than one of ``directed``."""
+        if self.kind == "confidence":
+            return f"above {directed * (self.scale or 1.0):.6g}"
+        if self.kind == "surprisal":
+            return f"below {-math.log(directed) if directed > 0 else math.inf:.6g}"
+        return f"below {1.0 - directed if self.kind == 'complement' else -directed:.6g}"
 
     def features(self, directed: ArrayLike) -> Array:
         """Return the numbers in [0, 1] that a map takes, [N]; NaN where a score is NaN.
@@ -274,11 +283,10 @@ class ScoreCalibration(FittedMap):
         if isinstance(self.map, Stack) or np.isinf(promised.threshold):
             return None
         [column] = self.columns
-        name = column.key or "the confidence"
-        if column.ranks is None:
-            return f"{name} above {promised.threshold * (column.scale or 1.0):.6g}"
-        score = float(np.interp(promised.threshold, column.ranks.shares, column.ranks.scores))
-        return f"{name} below {-score:.6g}" if column.kind == "uncertainty" else f"{name} above {score:.6g}"
+        score = promised.threshold
+        if column.ranks is not None:
+            score = float(np.interp(score, column.ranks.shares, column.ranks.scores))
+        return f"{column.key or 'the confidence'} {column.above(score)}"
 
     def drift(self, directed: ArrayLike, groups: Sequence[Hashable] | None = None) -> str | None:
         """Return in one sentence how the scores of new rows differ from the fitted ones; None where that is not shown.
@@ -626,7 +634,7 @@ def _ranked(column: Column, directed: Array) -> Column:
         raise LovecError(f"a score of {column.key} is infinite, expected finite numbers; leave such rows out")
     if not there.size:
         raise LovecError(f"no row has a score {column.key}, expected numbers; name another column")
-    if column.kind == "confidence" and (there >= 0).all() and (there <= 1).all():
+    if column.kind != "uncertainty" and (there >= 0).all() and (there <= 1).all():
         return column
     return Column(column.key, column.kind, column.scale, Ranks.of(there))
 

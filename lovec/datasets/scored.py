@@ -24,7 +24,7 @@ from lovec.datasets.rows import Layout, Row, WrittenRow, read_rows
 from lovec.datasets.values import confidence_of, label_of, says_opposite
 from lovec.metrics.functional import mean_confidence
 from lovec.metrics.powered import Judged
-from lovec.types import LovecError, Readout, Record, error_in
+from lovec.types import LovecError, Readout, Record, ScoreKind, error_in
 
 STATED, MEAN = "stated", "mean of the distribution"
 """The methods of lovec's own files."""
@@ -50,7 +50,7 @@ class ScoredMethod:
         grouped: whether the file says what belongs together; otherwise every row is a group of its own.
         order_only: why only the order of the confidences counts; "" where they are numbers in [0, 1].
         unlabelled: number of rows that were left out, because nobody could say whether they are true.
-        negated: whether the file has uncertainties, of which ``confidence`` has the negative.
+        kind: what the numbers in the file are, from which ``confidence`` is computed.
         by: what each row has in the column ``Columns.by``, [N]; "" where it has nothing. None where none was asked for.
         judged: the rows with and without a label, with the labels of a judge; None where none were asked for. The
             confidences are those of ``confidence``, of all rows.
@@ -65,7 +65,7 @@ class ScoredMethod:
     grouped: bool
     order_only: str = ""
     unlabelled: int = 0
-    negated: bool = False
+    kind: ScoreKind = "confidence"
     by: tuple[str, ...] | None = None
     judged: Judged | None = None
     spans: Tensor | None = None
@@ -285,7 +285,7 @@ class _Series:
     factuality: array[float] = field(default_factory=lambda: array("d"))
     group: array[int] = field(default_factory=lambda: array("q"))
     groups: dict[str, int] = field(default_factory=dict)
-    order_only: set[str] = field(default_factory=set)
+    kinds: dict[str, ScoreKind] = field(default_factory=dict)
     unlabelled: int = 0
     by: list[str] | None = None
     judge: array[float] | None = None
@@ -327,15 +327,16 @@ class _Series:
         judge = None if self.judge is None else torch.tensor(self.judge, dtype=torch.float64)
         for name, numbers in (self.confidences or unknown).items():
             confidence = torch.tensor(numbers, dtype=torch.float64)
+            kind = self.kinds.get(name, "confidence")
             yield ScoredMethod(
                 name,
                 confidence[labelled],
                 factuality[labelled],
                 torch.unique(group[labelled], return_inverse=True)[1],
                 bool(self.groups),
-                _order_only(confidence[~confidence.isnan()], name in self.order_only),
+                _order_only(confidence[~confidence.isnan()], kind == "uncertainty"),
                 self.unlabelled,
-                name in self.order_only,
+                kind,
                 None if self.by is None else tuple(compress(self.by, labelled.tolist())),
                 None if judge is None else Judged(factuality, judge, group, confidence),
                 torch.tensor(self.spans[name], dtype=torch.float64) if name in self.spans else None,
@@ -420,7 +421,7 @@ def _add_record(collected: dict[str, _Series], record: Record, layout: Layout, c
     record = with_labels_of_marks(record)
     by_method = _scores_of(record, layout)
     series = collected.setdefault(layout.series(record), _Series(by=None if columns.by is None else []))
-    series.order_only.update(record.meta.get("order_only", ()))
+    series.kinds.update(record.meta.get("kinds", ()) if layout is not OWN else ())
     group, by = _group_of(record, layout, columns.group), _named(_columns_of(record).get(columns.by or ""))
     for at, sentence in enumerate(record.sentences):
         scores = {method: numbers[at] for method, numbers in by_method.items()}
@@ -439,7 +440,7 @@ def _table(rows: Iterator[tuple[int, Row]], columns: Columns, first: Sequence[Ro
     assert columns.label is not None
     label, judge = columns.label, columns.judge or columns.label  # without a judge nothing else is read
     series = _Series(
-        order_only={*columns.uncertainty},
+        kinds=dict.fromkeys(columns.uncertainty, "uncertainty"),
         by=None if columns.by is None else [],
         judge=array("d") if columns.judge else None,
     )

@@ -25,7 +25,7 @@ from typing import Any
 from lovec.datasets.jsonl import short_json
 from lovec.datasets.rows import Reading, Row, layout
 from lovec.datasets.values import confidence_of, flag_of, is_number, label_column, label_of, says_opposite, share_of
-from lovec.types import LovecError, Record, Sentence
+from lovec.types import LovecError, Record, ScoreKind, Sentence
 
 _SCORERS = frozenset(
     "ensemble_score ensemble_scores confidence_score confidence_scores avg semantic_negentropy semantic_density "
@@ -147,15 +147,15 @@ def found_label(row: Row) -> float | None:
 def polygraph_scores(row: Row, reading: Reading) -> Iterator[Record]:
     """Read an answer with its uncertainty as ``meta["scores"]``, higher for surer, and a label that users have added.
 
-    The probability that an estimator gives the logarithm of is computed; of other estimators only the order counts,
-    which ``meta["order_only"]`` says. ``lovec.datasets.values.LABELS`` has the names of the label.
+    The probability that an estimator gives the logarithm of is computed; of other estimators only the order counts.
+    ``meta["kinds"]`` says what the number in the row is. ``lovec.datasets.values.LABELS`` has the names of the label.
     """
     estimator = str(row.get("estimator") or "uncertainty")
-    scores, order_only = _surer(estimator, [row["uncertainty"]])
+    scores = _surer(estimator, [row["uncertainty"]])
     for record in polygraph(row, reading):
         whole = record.sentences or (Sentence("(empty answer)"),)
         sentences = (replace(sentence, factuality=found_label(row)) for sentence in whole)
-        meta = {**record.meta, "scores": {estimator: scores}, "order_only": [estimator] * order_only}
+        meta = {**record.meta, "scores": {estimator: scores}, "kinds": {estimator: _kind(estimator)}}
         yield replace(record, sentences=tuple(sentences), meta=meta)
 
 
@@ -198,21 +198,17 @@ def polygraph_manager(row: Row, reading: Reading) -> Iterator[Record]:
             reading.left_out[f"levels without labels ({level})"] += 1
             continue
         scores: dict[str, list[list[float | None]]] = {}
-        order_only: list[str] = []
         for key, values in row["estimations"].items():
             if _level(key)[0] == level:
                 name = _level(key)[1]
-                pairs = [_surer(name, answer) for answer in _by_answer(values)]
-                scores[name] = [numbers for numbers, _ in pairs]
-                order_only += [name] * any(only for _, only in pairs)
-        yield from _answers(level, labels[level], scores, order_only, reading)
+                scores[name] = [_surer(name, answer) for answer in _by_answer(values)]
+        yield from _answers(level, labels[level], scores, reading)
 
 
 def _answers(
     level: str,
     labels: Sequence[Sequence[float | None]],
     scores: Mapping[str, Sequence[Sequence[float | None]]],
-    order_only: list[str],
     reading: Reading,
 ) -> Iterator[Record]:
     """Yield a record per answer of a manager; names stand in for the texts.
@@ -226,9 +222,10 @@ def _answers(
                 f"{name} has {sum(map(len, numbers))} numbers for {len(numbers)} answers, expected as many as labels, "
                 f"{sum(map(len, labels))} for {len(labels)}"
             )
+    kinds = {name: _kind(name) for name in scores}
     for at, answer in enumerate(labels):
         sentences = [Sentence(f"({level} {place})", label) for place, label in enumerate(answer, 1)]
-        meta = {"order_only": order_only, "scores": {name: list(numbers[at]) for name, numbers in scores.items()}}
+        meta = {"kinds": kinds, "scores": {name: list(numbers[at]) for name, numbers in scores.items()}}
         reading.left_out[_PLACEHOLDERS] += len(sentences)
         yield reading.record(f"({level} {at + 1})", "", sentences, f"{level} {at + 1}", unit=level, **meta)
 
@@ -245,8 +242,15 @@ def _by_answer(values: Sequence[Any]) -> list[list[Any]]:
     return [value if isinstance(value, list) else [value] for value in values]
 
 
-def _surer(estimator: str, values: Sequence[Any]) -> tuple[list[float | None], bool]:
-    """Return uncertainties of LM-Polygraph as numbers that are higher for surer, and whether only their order counts.
+def _kind(estimator: str) -> ScoreKind:
+    """Return what the numbers of an estimator of LM-Polygraph are."""
+    if estimator in _LIKELIHOODS:
+        return "surprisal"
+    return "complement" if estimator.startswith(_STATED) else "uncertainty"
+
+
+def _surer(estimator: str, values: Sequence[Any]) -> list[float | None]:
+    """Return uncertainties of LM-Polygraph as numbers that are higher for surer.
 
     The estimators that are minus the logarithm of a probability give that probability, exp(-u), and those that are one
     less a stated confidence give this confidence, 1 - u. The numbers of all others have no scale: they are negated.
@@ -254,13 +258,12 @@ def _surer(estimator: str, values: Sequence[Any]) -> tuple[list[float | None], b
     Raises:
         LovecError: minus the logarithm of a probability is negative, or a value is not a number.
     """
-    numbers = [confidence_of(value) for value in values]
-    if estimator in _LIKELIHOODS:
+    numbers, kind = [confidence_of(value) for value in values], _kind(estimator)
+    if kind == "surprisal":
         if wrong := [u for u in numbers if u is not None and u < 0]:
             raise LovecError(f"{estimator} is {wrong[0]:g}, expected minus the logarithm of a probability, 0 or more")
-        return [None if u is None else math.exp(-u) for u in numbers], False
-    stated = estimator.startswith(_STATED)
-    return [None if u is None else 1.0 - u if stated else -u for u in numbers], not stated
+        return [None if u is None else math.exp(-u) for u in numbers]
+    return [None if u is None else 1.0 - u if kind == "complement" else -u for u in numbers]
 
 
 def _model(record: Record) -> str:

@@ -700,6 +700,38 @@ def polygraph(rows):
 
 
 @pytest.mark.parametrize(
+    ("estimator", "kind", "written"),
+    [("PTrue", "surprisal", lambda p: -math.log(p)), ("Verbalized1S", "complement", lambda p: 1 - p)],
+)
+def test_scores_of_lm_polygraph_are_given_in_the_numbers_of_the_file(here, capsys, estimator, kind, written):
+    rows = made_rows(100)
+    found = [
+        {**row, "estimator": estimator, "uncertainty": written(r["p_true"])}
+        for row, r in zip(polygraph(rows), rows, strict=True)
+    ]
+    write("polygraph.jsonl", found)
+    fitted("polygraph.jsonl", "--keep_factual", "0.8", "--promise", "errors")
+    calibration = lovec.load_calibration("polygraph.calibration")
+    assert [column.kind for column in calibration.columns] == [kind]
+    least = float(re.search(rf"those with {estimator} below ([\d.]+)", capsys.readouterr().out)[1])
+    assert calibration([written(0.95)])[0] > calibration([written(0.05)])[0]
+    given = [row["uncertainty"] for row in found]
+    assert main(["apply", "polygraph.calibration", "polygraph.jsonl", "--keep_factual", "0.8"]) == 0
+    applied = [row for _, row in read_rows("polygraph.calibrated.jsonl")]
+    assert calibration(given) == pytest.approx([row["calibrated"] for row in applied], abs=1e-6)
+    kept = [row["kept"] for row in applied]
+    assert calibration.keeps(given, keep_factual=0.8).tolist() == kept and 0 < sum(kept) < len(kept)
+    assert all((u < least) == keep for u, keep in zip(given, kept, strict=True) if abs(u - least) > 1e-4)
+    # files of earlier versions say that these are confidences; `lovec apply` reads them as before
+    path = Path("polygraph.calibration/calibration.json")
+    data = json.loads(path.read_text())
+    data["columns"][0]["kind"] = "confidence"
+    path.write_text(json.dumps(data))
+    assert main(["apply", "polygraph.calibration", "polygraph.jsonl", "--keep_factual", "0.8", "--redo"]) == 0
+    assert [row for _, row in read_rows("polygraph.calibrated.jsonl")] == applied
+
+
+@pytest.mark.parametrize(
     ("name", "made", "words", "columns"),
     [
         ("uqlm.csv", uqlm_frame, [], ["noncontradiction", "exact_match"]),

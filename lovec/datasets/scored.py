@@ -9,7 +9,7 @@ import math
 import os
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, compress, islice
 from typing import Any
 
@@ -148,21 +148,24 @@ def read_scored(
     if not first:
         raise LovecError(f"{name} holds no row, expected rows with a confidence and a label")
     rows = chain(first, rows)
+    verdicts = layout == OWN.short and _is_verdict(first[0][1])
     if layout is not None:
-        found: Layout | None = layout_of(first[0][1], f"{name}:{first[0][0]}", layouts)
+        found: Layout | None = OWN if verdicts else layout_of(first[0][1], f"{name}:{first[0][0]}", layouts)
     else:
         found = None if columns.methods or columns.label or columns.judge else _recognised(first[0][1])
     said = ""
     if found is not None:
         _check_known(columns, name, found)
-    if found is not None:  # reading logs what it read
-        collected: dict[str, _Series] = {}
+    collected: dict[str, _Series] = {}
+    if verdicts:
+        collected[""] = _verdicts(rows, columns, [row for _, row in first], name)
+    elif found is not None:  # reading logs what it read
         records = read_any(path, rows, units=True, layouts=layouts)
         for record in _with_keys(records, name, group=columns.group, kind=columns.by):
             _add_record(collected, record, found, columns)
     else:
         columns, said = guessed(columns, [row for _, row in first], name)
-        collected = {"": _table(rows, columns, [row for _, row in first], name)}
+        collected[""] = _table(rows, columns, [row for _, row in first], name)
     methods = tuple(method for series, rows_of in collected.items() for method in rows_of.methods(series))
     if found is not None and columns.confidence:
         methods = _selected(methods, columns.confidence, name)
@@ -473,6 +476,38 @@ def _table(rows: Iterator[tuple[int, Row]], columns: Columns, first: Sequence[Ro
     ):
         if name and name not in seen:
             raise missing_column(path, what, name, first)
+    return series
+
+
+def _is_verdict(row: Row) -> bool:
+    """Return whether a row is a verdict on a sentence of an answer, as ``lovec.serving.feedback`` writes it."""
+    return "response_id" in row and isinstance(row.get("readouts"), Mapping)
+
+
+def _verdicts(rows: Iterator[tuple[int, Row]], columns: Columns, first: Sequence[Row], path: str) -> _Series:
+    """Return verdicts on the answers of a server; the methods are the readouts, with the names of lovec's own files.
+
+    Raises:
+        LovecError: they are on the scores of several models or modes, or no row has one of the readouts.
+    """
+
+    def of_one_model() -> Iterator[tuple[int, Row]]:
+        of = [first[0].get(key) for key in ("mode", "scores")]
+        for number, row in rows:
+            if (own := [row.get(key) for key in ("mode", "scores")]) != of:
+                raise LovecError(
+                    f"{path}:{number}: is a verdict on {' '.join(map(str, own))} scores, and those before are on "
+                    f"{' '.join(map(str, of))} ones; give only lines with the same 'mode' and 'scores', since each "
+                    "mode of a model has a calibration of its own"
+                )
+            yield number, row
+
+    there = {name for row in first for name in row.get("readouts") or ()}
+    names = columns.confidence or [name for name, readout in READOUTS.items() if readout in there]
+    readouts = tuple(f"readouts.{READOUTS.get(name, name)}" for name in names)
+    named = replace(columns, confidence=readouts, label="factuality", group="response_id")
+    series = _table(of_one_model(), named, first, path)
+    series.confidences = dict(zip(names, series.confidences.values(), strict=True))
     return series
 
 

@@ -115,7 +115,8 @@ class ServedConfidence:
         if found.layout != OWN.short or not set(names) <= READOUTS.keys():
             raise LovecError(
                 f"the calibration {path} is of {', '.join(names) or 'the confidence'}, expected one of "
-                f"{' and '.join(READOUTS)}, fitted by `lovec calibrate` to labelled answers that `lovec tag` wrote"
+                f"{' and '.join(READOUTS)}, fitted by `lovec calibrate` to labelled answers that `lovec tag` wrote, or "
+                "again to verdicts, by `lovec calibrate CALIBRATION --feedback VERDICTS`"
             )
         readouts = tuple(READOUTS[name] for name in names)
         is_stack = isinstance(found.map, Stack)

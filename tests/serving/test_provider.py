@@ -301,6 +301,38 @@ def test_a_calibration_of_means_invents_nothing_where_there_are_none(provider: C
     assert "the calibration needs them, so there is no confidence" in answer["problems"][0]
 
 
+@pytest.mark.parametrize("column", ["mean of the distribution", "stated"])
+def test_verdicts_on_answers_fit_their_calibration_again(
+    provider: ChatServer, column: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    labelled(provider)
+    calibrated("labelled.jsonl", "--layout", "lovec", "--confidence", column, "--keep_factual", "0.5")
+    served = ServedConfidence.of_scores("made", "gpt", DEFAULT_SCALE)
+    verdicts, found = Path("verdicts.jsonl"), []
+    with running(model(provider, served=served), feedback=verdicts) as server:
+        for number, question in enumerate(QUESTIONS * 3):
+            reply = post(server, chat(question))[1]
+            scores = [planted(t) / 10 if column == "stated" else mean(planted(t)) for t in written(question)]
+            truth = [float(score > 0.5 or at == number % 7) for at, score in enumerate(scores)]
+            said = [{"index": at, "factuality": label} for at, label in enumerate(truth)]
+            assert post(server, json.dumps({"id": reply["id"], "sentences": said}).encode(), "/v1/labels")[0] == 200
+            found += scores
+    assert main(["calibrate", "made", "--feedback", str(verdicts), "--draws", "10", "--out", "again"]) == 0
+    assert "the threshold before: --keep_factual 0.5: " in capsys.readouterr().out
+    again = lovec.load_calibration("again")
+    assert (again.layout, [one.key for one in again.columns]) == ("lovec", [column])
+    assert (again.fitted.sentences, again.fitted.passages) == (len(found), 3 * len(QUESTIONS))
+    confidences = ServedConfidence.of_scores("again", "gpt", DEFAULT_SCALE).calibration(FREE_FORM)
+    assert confidences is not None and confidences.guarantees == again.guarantees
+    assert main(["score", str(verdicts), "--calibration", "again", "--draws", "0"]) == 0
+
+    lines = verdicts.read_text().splitlines()
+    verdicts.write_text("\n".join([*lines, lines[-1].replace("free-form", "iterative")]))
+    assert main(["calibrate", "made", "--feedback", str(verdicts), "--redo", "--out", "again"]) == 1
+    said = capsys.readouterr().err
+    assert f"verdicts.jsonl:{len(lines) + 1}: is a verdict on iterative " in said and "only lines with the same" in said
+
+
 def test_calibrations_of_other_scores_are_refused() -> None:
     rows = [f"{i % 7},{i % 10 / 10},{i % 3 % 2}" for i in range(60)]
     Path("rows.csv").write_text("\n".join(["group,p,correct", *rows]))

@@ -79,6 +79,12 @@ def run(words: list[str]) -> None:
         truth, group, judge = rows.people, rows.group, (str(columns.judge), rows.judge.numpy())
         methods = [replace(method, judged=None) for method in methods]  # the page is about people's labels
     groups = group.tolist() if methods[0].grouped else None
+    if groups and len({*groups}) < 2:
+        same = f"have the same {file.columns.group!r}" if file.columns.group else "are of one answer"
+        raise LovecError(
+            f"{source}: all labelled rows {same}, expected rows of two groups or more: a map is chosen on groups that "
+            'it was not fitted to; where each row stands for itself, say --group ""'
+        )
     promised, true_from = options.promises.made(earlier.guarantees if earlier is not None else ())
     made, fitted = calibrate_columns(
         [

@@ -193,6 +193,8 @@ def _values(
     """Compute metrics on the questions themselves and on draws of them, each the mean over samples: [1 + draws].
 
     With ``weights`` [1 + draws, samples], it is the mean with the weights of the draw, over samples that have some.
+    Where fewer than two questions have a sentence, every draw is the same one, so draws are NaN: nothing is known of
+    other questions.
     """
     questions = len(samples[0].lengths)
     at_once = _CELLS // max(questions, *(len(sample.owner) for sample in samples))
@@ -203,6 +205,9 @@ def _values(
         for name, blocks in means.items():
             blocks.append(torch.stack([run.metric(name) for run in drawn], dim=1))
     values = {name: torch.cat(blocks) for name, blocks in means.items()}  # [1 + draws, samples]
+    if max(int((sample.lengths > 0).sum()) for sample in samples) < 2:
+        for value in values.values():
+            value[1:] = math.nan
     if weights is None:
         return {name: value.mean(1) for name, value in values.items()}
     return {name: (value * weights).where(weights > 0, 0.0).sum(1) for name, value in values.items()}
@@ -243,7 +248,8 @@ def interval_of(values: Tensor, level: float = 0.95) -> Interval | None:
         level: share of the draws inside the interval.
 
     Returns:
-        None where the metric is undefined on the questions themselves; without draws both ends are NaN.
+        None where the metric is undefined on the questions themselves; both ends are NaN without draws, and where it
+        is undefined in all of them.
     """
     if values[0].isnan():
         return None
@@ -259,7 +265,7 @@ def mean_interval(values: Tensor, draws: int = 1000, seed: int = 0, weight: Tens
 
     Args:
         values: [N], float64, at least one.
-        draws: number of draws; 0 gives no interval.
+        draws: number of draws; 0 gives no interval, and neither does a single number.
         seed: seed of the draws.
         weight: weight of every number, [N], float64, at least 0; None is 1 for all.
 
@@ -271,7 +277,7 @@ def mean_interval(values: Tensor, draws: int = 1000, seed: int = 0, weight: Tens
     """
     check_count("draws", draws, at_least=0)
     weight = torch.ones_like(values) if weight is None else weight
-    drawn = _draws(len(values), draws, seed, _AT_ONCE)
+    drawn = _draws(len(values), draws if len(values) > 1 else 0, seed, _AT_ONCE)
     return interval_of(torch.cat([counts @ (weight * values) / (counts @ weight) for counts in drawn]))
 
 
@@ -472,7 +478,7 @@ def measure(pairs: GroupedPairs, uses: Collection[str], draws: int = 1000, seed:
 
     Returns:
         Metrics by name, in the order of the table; None where one is undefined, or uses what cannot be used. F1@K is
-        there only if a group has several pairs. An interval without draws has NaN as ends.
+        there only if a group has several pairs. An interval without draws, or of a single group, has NaN as ends.
 
     Raises:
         LovecError: there is no group, or a value lies outside [0, 1].

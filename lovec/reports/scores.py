@@ -112,6 +112,11 @@ def measured_files(files: Sequence[ScoredFile], draws: int = 1000) -> Scores:
     for name, method in _named(files).items():
         pairs, uses = _pairs(method)
         notes += _notes(name, method, pairs)
+        if draws and len(pairs.group) > 1 and _is_constant(pairs.group):
+            notes.append(
+                f"{name}: all rows are of one group, so nothing is known of others and there are no intervals; where "
+                'each row stands for itself, say --group "".'
+            )
         used = min(used, draws_of(pairs, draws))
         values = measure(pairs, uses, draws)
         if method.judged is not None:
@@ -153,7 +158,9 @@ def scores_table(scores: Scores) -> Table:
     notes = [f"{legend(infos)}; -: undefined, or not measured."]
     if several:
         notes.append("Rows: every row of the file. Groups: mean confidence and mean factuality of the rows of a group.")
-    drawn = f"{scores.draws} draws of the groups, with all their rows" if scores.draws else ""
+    ends = [found.low for row in scores.measured for found in row.values.values() if found is not None]
+    has_intervals = not all(map(math.isnan, ends))
+    drawn = f"{scores.draws} draws of the groups, with all their rows" if has_intervals else ""
     interval_note = f"Intervals: {100 * _LEVEL:.4g} % percentile bootstrap, {drawn}." if drawn else ""
     if drawn and (biased := [info.heading for info in infos if info.name in _BIASED]):
         interval_note += f" Those of {' and '.join(biased)} lie too high where few groups are drawn."

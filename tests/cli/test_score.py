@@ -213,6 +213,19 @@ def test_what_says_little_is_measured_and_said(here, capsys):
     assert results("same.score")["same", "sentence"]["malformed"] == pytest.approx(1 / 3)
 
 
+def test_rows_of_one_group_have_no_intervals(here, capsys):
+    rows = [{"prompt": "Same", "confidence": n / 10, "label": int(n % 3 > 0)} for n in range(10)]
+    write("same.csv", rows)
+    assert main(["score", "same.csv", "--draws", "5"]) == 0
+    out = capsys.readouterr().out
+    assert "same: all rows are of one group, so nothing is known of others and there are no intervals" in out
+    assert " to " not in out.partition("SC")[0] and "percentile bootstrap" not in out
+    assert main(["calibrate", "same.csv"]) == 1
+    assert "all labelled rows have the same 'prompt'" in (error := capsys.readouterr().err) and '--group ""' in error
+    assert main(["score", "same.csv", "--draws", "5", "--group", "", "--redo"]) == 0
+    assert "percentile bootstrap" in capsys.readouterr().out
+
+
 def test_a_second_run_replaces_only_its_own_output_and_only_when_told(here, capsys):
     write("made.csv", made(20))
     words = ["score", "made.csv", "--draws", "5"]

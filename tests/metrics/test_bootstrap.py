@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -109,6 +111,7 @@ def test_one_question_and_constants_have_intervals_or_none():
     undefined = {"c_index", "auroc", "prr"}
     alone = intervals(resample([{"q": ([0.4], [1.0])}], 20, metrics=names))
     assert {name for name, found in alone.items() if found is None} == undefined | {"auarc"}
+    assert all(math.isnan(found.low) and math.isnan(found.high) for found in alone.values() if found is not None)
     same = {f"q{i}": ([0.1 * i, 0.5], [0.3, 0.3]) for i in range(5)}
     found = intervals(resample([same], 20, metrics=names))
     assert {name for name, interval in found.items() if interval is None} == undefined | {"auprc"}

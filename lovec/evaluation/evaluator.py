@@ -59,8 +59,9 @@ class EvaluationConfig:
         max_new_tokens: longest free-form answer, in tokens.
         rows: number of sequences the engine runs at once.
         validation_records: number of validation records that are measured while a model is trained, drawn with the
-            seed; 0 is all of them. Null is as many as cost about a tenth of an epoch, and at least 32; of a model with
-            fewer than 50 million weights it is all. `validate` always measures all.
+            seed from those of the first domain; 0 is all records. Null is as many as cost about a tenth of an
+            epoch, and at least 32; of a model with fewer than 50 million weights it is all. `validate` always measures
+            all.
         name: what tables and files of a test call the method; null takes the name of the class.
         vanilla: whether `test` also measures the base model without the adapter.
         recalibrated: whether `test` also measures the method's confidences after recalibration on the validation

@@ -8,6 +8,7 @@ from typing import Any
 
 from lightning.pytorch.utilities import rank_zero_info
 
+from lovec.datasets.stored import domains_of
 from lovec.types import ITERATIVE
 
 SHARE = 0.1
@@ -53,11 +54,12 @@ def drawn(records: int, size: int, seed: int) -> list[int]:
     return sorted(order[:size])
 
 
-def sample_validation(data: Any, modes: Sequence[str], wanted: int | None, cheap: bool, seed: int) -> None:
+def sample_validation(data: Any, domain: str, modes: Sequence[str], wanted: int | None, cheap: bool, seed: int) -> None:
     """Let validations within training measure a sample, where all records would cost much of an epoch, and say so.
 
     Args:
         data: the datamodule; one without ``sample_validation`` measures all of its records.
+        domain: the domain that is logged; a sample has records of no other.
         modes: as for ``validation_size``, like ``wanted`` and ``cheap``.
         wanted: number of records that is asked for.
         cheap: whether all records are measured by default.
@@ -65,13 +67,18 @@ def sample_validation(data: Any, modes: Sequence[str], wanted: int | None, cheap
     """
     if not hasattr(data, "sample_validation"):
         return
-    records = len(data.loaded("validation"))
-    size = validation_size(records, len(data.loaded("train")), modes, wanted, cheap)
-    data.sample_validation(drawn(records, size, seed) if size < records else None)
-    if size < records:
-        option = "--model.evaluation.validation_records"
-        by_default = f"so that a validation costs about a tenth of an epoch; {option} 0 measures all"
-        rank_zero_info(
-            f"validations during training measure {size} of {records} records, drawn with the seed, "
-            + (f"as {option} says" if wanted else by_default)
-        )
+    records = data.loaded("validation")
+    size = validation_size(len(records), len(data.loaded("train")), modes, wanted, cheap)
+    if size >= len(records):
+        data.sample_validation(None)
+        return
+    logged = [place for place, of in enumerate(domains_of(records)) if of == domain]
+    places = [logged[at] for at in drawn(len(logged), size, seed)]
+    data.sample_validation(places)
+    option = "--model.evaluation.validation_records"
+    by_default = f"so that a validation costs about a tenth of an epoch; {option} 0 measures all"
+    rank_zero_info(
+        f"validations during training measure {len(places)} of {len(records)} records, drawn with the seed, "
+        + (f"all of the domain {domain}, which val/... is about, " if len(logged) < len(records) else "")
+        + (f"as {option} says" if wanted else by_default)
+    )

@@ -358,7 +358,8 @@ class PolicyModule(EvaluationModule):
                 check_records(self, data)
                 check_validation_interval(self.trainer, data)  # once more: there may be fewer now
             wanted = self.evaluation.validation_records
-            sample_validation(data, self.evaluator.modes, wanted, self.policy.is_tiny, self.seed)
+            domain, modes = self.evaluator.domains[0], self.evaluator.modes
+            sample_validation(data, domain, modes, wanted, self.policy.is_tiny, self.seed)
 
     def configure_optimizers(self) -> Any:
         """Create the optimiser, over the adapter's parameters only, and its schedule."""

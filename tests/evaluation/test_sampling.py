@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -81,3 +82,29 @@ def test_what_a_training_validates(
     made.seen = []
     trainer(tmp_path, limit_val_batches=1.0).validate(made, data)
     assert len(made.seen) == 40  # what is asked for by itself measures all
+
+
+class TwoDomains(Many):
+    """40 validation records, of which two belong to the first domain."""
+
+    def load(self, split: str) -> list[Record]:
+        rows = super().load(split)
+        if split == "train":
+            return rows
+        return [row.in_domain("law" if at in (0, 30) else "bios") for at, row in enumerate(rows)]
+
+
+@pytest.mark.parametrize(("wanted", "count"), [(1, 1), (5, 2), (0, 40)])
+def test_a_sample_is_drawn_from_the_domain_that_is_logged(
+    model: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, wanted: int, count: int
+) -> None:
+    config = EvaluationConfig(modes=["iterative"], max_new_tokens=8, rows=8, validation_records=wanted)
+    for seed in range(3):
+        made = module(Measured, model, evaluation=config, seed=seed)
+        made.seen, data = [], TwoDomains(8)
+        run = trainer(tmp_path, max_epochs=1, limit_val_batches=1.0, num_sanity_val_steps=0)
+        run.fit(made, data)
+        assert len(made.seen) == count and {data.loaded("validation")[i].id for i in (0, 30)} & {*made.seen}
+        assert math.isfinite(run.callback_metrics["val/brier"])
+    line = f"measure {count} of 40 records, drawn with the seed, all of the domain law, which val/... is about"
+    assert (line in caplog.text) == (wanted > 0)

@@ -49,6 +49,7 @@ _CLASSES = (
     "lovec.oracles.WorldOracle",
     "lovec.engines.TransformersEngine",
     "lovec.engines.VllmEngine",
+    "lightning.pytorch.callbacks.EarlyStopping",
     "lightning.pytorch.callbacks.ModelCheckpoint",
     "lightning.pytorch.loggers.CSVLogger",
 )
@@ -58,15 +59,23 @@ OpenAIOracle and RemoteVllm, is not among them: it sends texts away, may cost mo
 _DEFAULTS = {"model": "lovec.modules.PolicyModule", "data": "lovec.datamodules.World"}
 """Classes of a recipe that names none."""
 
-_OF_LIGHTNING = frozenset("accelerator devices gradient_clip_algorithm mode monitor name prefix strategy".split())
+_OF_LIGHTNING = frozenset("accelerator devices gradient_clip_algorithm mode name prefix strategy".split())
 """Parameters of Lightning's trainer, checkpoints and logger that are declared as any text, and taken if they are plain
 words; those of lovec's classes are declared as ``PlainWord``."""
 
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ()+,._-]{0,79}")
 
-_TIMES = ("max_time", "val_check_interval")
+_METRIC = r"[A-Za-z0-9_][A-Za-z0-9/_-]{0,79}"
 _TIME = re.compile(r"\d{1,4}(:\d{1,2}){3}")
-"""Options of Lightning's trainer that may be a time, and how it is written: days, hours, minutes and seconds."""
+_FORMS = {
+    "max_time": _TIME,
+    "val_check_interval": _TIME,
+    "train_time_interval": re.compile(r"(\d{1,4} days?, )?\d{1,2}(:\d{1,2}){2}"),
+    "monitor": re.compile(rf"{_METRIC}(\.{_METRIC})*"),
+    "filename": re.compile(rf"(?!\.)([A-Za-z0-9=+,._-]|{{{_METRIC}(:\d{{0,2}}(\.\d)?[defg]?)?}}){{1,80}}"),
+}
+"""Options of Lightning's trainer and callbacks that hold more than a plain word, and how they are written: times, the
+name of a metric, and that of a file without a folder, with metrics in braces."""
 
 _UNREAD = "not needed, since the checkpoint holds the adapter"
 """Why a setting is not taken that nothing reads where a checkpoint holds the adapter."""
@@ -356,7 +365,7 @@ def _why_not(value: Any, option: Option) -> str | None:
         return None
     if value in option.choices or (option.taken == "text" and len(value) <= _LONGEST_TEXT):
         return None
-    if option.name in _TIMES and _TIME.fullmatch(value):
+    if option.name in _FORMS and _FORMS[option.name].fullmatch(value):
         return None
     plain = option.taken == "word" or (str in option.types and option.name in _OF_LIGHTNING)
     return None if plain and _WORD.fullmatch(value) else "a path or an address, or no plain word"

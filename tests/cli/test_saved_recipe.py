@@ -18,7 +18,7 @@ from recipes import OBJECTIVES, OVERLAYS, QUANTIZED, command_of
 
 from lovec.cli.arguments import BASE, RECIPES, arrange
 from lovec.cli.errors import UsageError
-from lovec.cli.saved_recipe import RECIPE_KEY, known_classes, read_saved_recipe, recipe_text, run_folder
+from lovec.cli.saved_recipe import _FORMS, RECIPE_KEY, known_classes, read_saved_recipe, recipe_text, run_folder
 from lovec.cli.training import resolved
 from lovec.core.settings import declared
 from lovec.types import LovecError
@@ -297,6 +297,46 @@ def test_times_of_a_run_are_taken(here: Path) -> None:
     path = write_checkpoint(here / "x.ckpt", recipe(trainer=limits))
     trainer = taken(Path(path), "fit")["trainer"]
     assert {name: trainer[name] for name in limits} == limits
+
+
+@pytest.mark.parametrize("monitor", ["val/brier", "val/free-form/ece_m", "train/loss", "val/my.metric"])
+def test_callbacks_that_follow_a_metric_are_taken(here: Path, capsys: Any, monitor: str) -> None:
+    best = {"monitor": monitor, "mode": "max", "save_top_k": 2, "filename": "{epoch}-{val/brier:.3f}"}
+    timed = {"train_time_interval": "1 day, 1:30:00", "filename": "timed"}
+    ends = {"monitor": monitor, "patience": 4, "min_delta": 0.01, "strict": False}
+    kinds = {"ModelCheckpoint": best, "lightning.pytorch.callbacks.ModelCheckpoint": timed, "EarlyStopping": ends}
+    callbacks = [{"class_path": kind, "init_args": settings} for kind, settings in kinds.items()]
+    saved = write_checkpoint(here / "x.ckpt", recipe(trainer={"callbacks": callbacks}))
+    assert taken(Path(saved), "fit")["trainer"]["callbacks"] == callbacks
+    assert "left out" not in capsys.readouterr().err
+    build("fit", "--ckpt_path", saved, *CPU)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        *(
+            ("monitor", name)
+            for name in ("/etc/x", "../x", "val/../x", "val..x", "http://evil.example/x", "~/x", "a b")
+        ),
+        *(("filename", name) for name in ("/etc/x", "../x", "..", "a/b", ".x", "{/x}", "{a/../b}", "{a.__class__}")),
+        *(("filename", name) for name in ("{a[0]}", "{a!r}", "{step:999999999d}", "{{", "{", "~/x")),
+        ("train_time_interval", "/x"),
+        ("dirpath", "elsewhere"),
+    ],
+)
+def test_a_callback_that_names_a_place_is_left_out(here: Path, capsys: Any, option: str, value: str) -> None:
+    callback = {"class_path": "ModelCheckpoint", "init_args": {"save_top_k": 1, option: value}}
+    saved = write_checkpoint(here / "x.ckpt", recipe(trainer={"callbacks": [callback]}))
+    assert taken(Path(saved), "fit")["trainer"]["callbacks"] == []
+    assert "trainer.callbacks+=" in capsys.readouterr().err.partition("left out: ")[2]
+
+
+def test_only_options_of_lightning_may_hold_more_than_a_plain_word() -> None:
+    formed = {
+        kind.__module__.split(".")[0] for kind in known_classes().values() if declared(kind).keys() & _FORMS.keys()
+    }
+    assert formed == {"lightning"}
 
 
 def test_classes_that_ask_a_server_are_not_known() -> None:

@@ -16,6 +16,7 @@ from .errors import UsageError
 from .parser import OneLineParser
 
 if TYPE_CHECKING:
+    from lovec.export.exporting import ExportSource
     from lovec.types import ResultRow
 
 _CLOSE = 0.05  # expected calibration error up to which scores may be read as shares
@@ -37,7 +38,7 @@ def run(words: list[str]) -> None:
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="dtype of merged weights")
     parser.add_argument("--model", help="base model; null is the one that the adapter names")
     parser.add_argument("--any_base", action="store_true", help="take --model even if the adapter names another one")
-    parser.add_argument("--results", type=Path, help="results for the card; null is all of RUN/test")
+    parser.add_argument("--results", type=Path, help="results for the card; null is those in RUN/test of these weights")
     parser.add_argument("--redo", action="store_true", help="replace FOLDER if it holds something")
     parser.add_argument("--push", metavar="REPO", help="upload the folder to the hub, as org/name or org/name@branch")
     parser.add_argument("--public", action="store_true", help="let everybody read REPO; it is private without this")
@@ -57,7 +58,7 @@ def run(words: list[str]) -> None:
 
     source = ExportSource.find(options.source, options.model, options.any_base)
     check_output(options.out, (options.results,), "choose another folder")
-    table = _results_table(options.results, source.run)
+    table = _results_table(_results_of(source) if options.results is None else [options.results])
     if options.merged:
         changed = export_merged(source, options.out, table, options.dtype, options.redo)
     else:
@@ -88,15 +89,33 @@ def run(words: list[str]) -> None:
     )
 
 
-def _results_table(path: Path | None, run: Path | None) -> str:
-    """Return the table of the card: stated scores of sentences, as the run's test measured them."""
-    from lovec.metrics.results import read_results
-    from lovec.reports import markdown_results
+def _results_of(source: ExportSource) -> list[Path]:
+    """Return the results of the run that measure the exported weights, as far as their tests have noted what they did.
+
+    Those of other weights are named in a warning.
+    """
+    from lovec.core.provenance import weights_digest
+    from lovec.evaluation.run_folders import RESULTS, tested_in
     from lovec.reports.runs import test_folders
 
-    paths = [] if path is None else [path]
-    if path is None and run is not None:
-        paths = [folder / "results.json" for folder in test_folders(run)]
+    exported, found = weights_digest(source.adapter), []
+    for folder in () if source.run is None else test_folders(source.run):
+        measured = {digest for digest in tested_in(folder)[0].values() if isinstance(digest, str)}
+        if measured and exported not in measured:
+            warn(
+                f"{folder} is left out of the model card, since it measures other weights than {source.adapter}; run "
+                f"`lovec test` again, without --ckpt_path, or give --results {shlex.quote(str(folder / RESULTS))}"
+            )
+        else:
+            found.append(folder / RESULTS)
+    return found
+
+
+def _results_table(paths: Sequence[Path]) -> str:
+    """Return the table of the card: stated scores of sentences, as a test measured them."""
+    from lovec.metrics.results import read_results
+    from lovec.reports import markdown_results
+
     if not paths:
         return "Not measured; `lovec test` does."
     read = list(map(read_results, paths))

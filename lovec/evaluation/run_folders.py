@@ -129,7 +129,7 @@ class TestFolder:
             else:
                 kept.append(set_aside(self.run, self.path))
         for other in sorted(self.path.parent.iterdir()):
-            if other.is_dir() and other.suffix != UNFINISHED and self._differs(*_tested_in(other)):
+            if other.is_dir() and other.suffix != UNFINISHED and self._differs(*tested_in(other)):
                 kept.append(set_aside(self.run, other))
         os.replace(self.working, self.path)
         return kept
@@ -140,7 +140,7 @@ class TestFolder:
         return others or any(self._made[name].differences(made[name]) for name in self._made.keys() & made.keys())
 
 
-def _tested_in(folder: Path) -> tuple[dict[str, Any], dict[str, Provenance]]:
+def tested_in(folder: Path) -> tuple[dict[str, Any], dict[str, Provenance]]:
     """Return what a test has measured by method: digests of weights, and what else decides scores; {} if not known."""
     try:
         tested = json.loads((folder / TESTED).read_bytes())

@@ -21,6 +21,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lovec.cli import main
 from lovec.cli.export import claims
+from lovec.core.provenance import weights_digest
 from lovec.encoding import Encoder
 from lovec.export.exporting import ExportSource, export_adapter, model_card, trained_card
 from lovec.metrics.results import write_results
@@ -128,6 +129,34 @@ def test_the_card_shows_metrics_and_training(run: Path, tmp_path: Path, capsys: 
     assert "X from 0 (surely wrong) to 10 (surely right)" in text
     assert main(["export", str(run / "adapter"), str(tmp_path / "adapter"), "--results", "nowhere.json"]) == 1
     assert "no results at nowhere.json" in capsys.readouterr().err
+
+
+def test_the_card_leaves_out_what_other_weights_measured(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = shutil.copytree(run, tmp_path / "dpo")
+    old = copy / "test" / "results.json"
+    weights = {"own": {"DPO": weights_digest(copy / "adapter")}, "early": {"DPO": "a" * 64}, "bare": {"DPO": None}}
+    for number, (name, digests) in enumerate(weights.items(), 1):
+        folder = copy / "test" / name
+        folder.mkdir()
+        folder.joinpath("results.json").write_text(old.read_text().replace("0.0625", f"0.{number}"))
+        folder.joinpath("tested.json").write_text(json.dumps({"data": name, "records": 12, "weights": digests}))
+    assert main(["export", str(copy), str(tmp_path / "out")]) == 0
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert [f"| DPO | {brier} |" in card for brier in ("6.2", "10.0", "20.0", "30.0")] == [True, True, False, True]
+    (line,) = (line for line in capsys.readouterr().err.splitlines() if "warning" in line)
+    early = copy / "test" / "early"
+    assert line.startswith(f"lovec: warning: {early} is left out of the model card, since it measures other weights")
+    given = shlex.split(line.partition("or give ")[2])
+    assert given == ["--results", str(early / "results.json")]
+    assert main(["export", str(copy), str(tmp_path / "given"), *given]) == 0
+    assert "| DPO | 20.0 |" in (tmp_path / "given" / "README.md").read_text()
+    assert "warning" not in capsys.readouterr().err
+    for path in (old, copy / "test" / "own" / "results.json", copy / "test" / "bare" / "results.json"):
+        path.unlink()
+    assert main(["export", str(copy), str(tmp_path / "none")]) == 0
+    assert "Not measured; `lovec test` does." in (tmp_path / "none" / "README.md").read_text()
 
 
 def test_the_recipe_is_that_of_the_training_that_wrote_the_adapter(run: Path, tmp_path: Path) -> None:

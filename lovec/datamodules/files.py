@@ -58,6 +58,11 @@ class FilesDataModule(RecordsDataModule):
         """Name of the data set."""
         return self._name or Path(self.test_path or self.path).name.partition(".")[0] or super().title
 
+    @property
+    def training_files(self) -> Sequence[str]:
+        """The files that training records are read from."""
+        return [self.path]
+
     def load(self, split: str) -> Sequence[Record]:
         """Read the file of a split; where it also holds the validation records, these are read with it.
 

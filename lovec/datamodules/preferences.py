@@ -42,6 +42,11 @@ class Demonstrations(FilesDataModule):
         super().__init__(path, val_path, test_path, val_fraction, **kwargs)
         self.unlabelled = unlabelled
 
+    @property
+    def training_files(self) -> Sequence[str]:
+        """The files that training records are read from."""
+        return [*super().training_files, *([] if self.unlabelled is None else [self.unlabelled])]
+
     def load(self, split: str) -> Sequence[Record]:
         """Read the file of a split; for training, and the file without labels.
 

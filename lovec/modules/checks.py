@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -151,13 +152,18 @@ def unfit_summary(wrong: Mapping[str, str], rows: Sequence[Record]) -> str:
     )
 
 
-def check_ids(rows: Sequence[Record]) -> None:
-    """Raise a ``LovecError`` where training records share ids by which what is known of each is kept."""
-    ids = {row.id for row in rows}
-    if len(ids) < len(rows):
+def check_ids(data: Any) -> None:
+    """Raise a ``LovecError`` where training records share ids by which what is known of each is kept.
+
+    Args:
+        data: the datamodule; those that name no ``training_files`` have none.
+    """
+    counts = Counter(row.id for row in data.loaded("train"))
+    if shared := [name for name, count in counts.items() if count > 1]:
+        place = " or ".join(getattr(data, "training_files", ()))
         raise LovecError(
-            f"{counted(len(rows), 'training answer')} share {counted(len(ids), 'id')}; give each answer an id of its "
-            "own"
+            f"{counted(sum(counts[name] for name in shared), 'training answer')} share {counted(len(shared), 'id')}: "
+            f"{listed(shared)}; give each answer an id of its own{place and f', in {place}'}"
         )
 
 

@@ -50,7 +50,7 @@ class Distil(ScoreModule):
         kwargs: arguments of ``ScoreModule``.
 
     Raises:
-        LovecError: before the first step, where the teacher gives no estimate for a sentence.
+        LovecError: before the first step, where answers share an id, or the teacher gives no estimate for a sentence.
     """
 
     def __init__(self, teacher: Teacher, own_share: ProperShare = 0.5, **kwargs: Any) -> None:
@@ -62,7 +62,9 @@ class Distil(ScoreModule):
     def on_fit_start(self) -> None:
         """Let the teacher estimate all training answers, unless a checkpoint has brought its estimates."""
         super().on_fit_start()
-        records: Sequence[Record] = self.trainer.datamodule.loaded("train")  # type: ignore[attr-defined]
+        data: Any = self.trainer.datamodule  # type: ignore[attr-defined]
+        check_ids(data)  # first, since a teacher may take hours or money
+        records: Sequence[Record] = data.loaded("train")
         resumed = self.trainer.ckpt_path is not None
         if resumed and all(len(self._estimates.get(r.id, ())) == len(r.sentences) for r in records):
             return
@@ -77,7 +79,6 @@ class Distil(ScoreModule):
             record.id: tuple(value for value in row if value is not None)
             for record, row in zip(records, rows, strict=True)
         }
-        check_ids(records)
         values = [value for row in self._estimates.values() for value in row]
         rank_zero_info(
             f"{type(self.teacher).__name__} has estimated {counted(len(values), 'sentence')} of "

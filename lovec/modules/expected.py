@@ -147,7 +147,7 @@ class ExpectedReward(ScoreModule):
         """Check that distributions of the last epoch can be told apart by the ids of their answers."""
         super().on_fit_start()
         if self.context == "last":
-            check_ids(self.trainer.datamodule.loaded("train"))  # type: ignore[attr-defined]
+            check_ids(self.trainer.datamodule)  # type: ignore[attr-defined]
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep the distributions of the last epoch."""

@@ -101,6 +101,8 @@ class Blend(Teacher):
         Raises:
             LovecError: there are labels of fewer than two questions, or all labels are equal.
         """
+        questions, y = _labels(records)
+        _labelled_questions(questions, y, ~np.isnan(y))  # before teachers estimate in vain
         return self.blended(records, [teacher.estimates(records, resources) for teacher in self.teachers])
 
     def blended(self, records: Sequence[Record], estimates: Sequence[Estimates]) -> Estimates:
@@ -110,26 +112,46 @@ class Blend(Teacher):
         known = np.asarray(~np.isnan(x).all(1))
         if not known.any():
             raise LovecError(f"none of {len(x)} sentences has an estimate of a teacher to blend; choose other teachers")
-        sentences = [(record.question, sentence) for record in records for sentence in record.sentences]
         x = np.where(np.isnan(x), _column_means(x), x)
+        asked, y = _labels(records)
         if self.alike:
-            x = _alike(x, [f"{question}\x1f{comparable(sentence.text)}" for question, sentence in sentences])
-        y = np.array([s.factuality for _, s in sentences], dtype=np.float64)
+            texts = [comparable(sentence.text) for record in records for sentence in record.sentences]
+            x = _alike(x, [f"{question}\x1f{text}" for question, text in zip(asked, texts, strict=True)])
         labelled = np.asarray(known & ~np.isnan(y))
-        questions = list(dict.fromkeys(question for (question, _), has in zip(sentences, labelled, strict=True) if has))
-        if len(questions) < 2 or np.ptp(y[labelled]) == 0:
-            raise LovecError(
-                f"a blend is fitted to labels, and got {int(labelled.sum())} of {len(questions)} questions, expected "
-                "different ones of two questions or more; give labelled training answers, or a teacher that needs none"
-            )
-        fold = _fold_of(questions, self.folds, self.seed)
-        part = np.array([fold.get(question, -1) for question, _ in sentences])
+        fold = _fold_of(_labelled_questions(asked, y, labelled), self.folds, self.seed)
+        part = np.array([fold.get(question, -1) for question in asked])
         blended = CalibratedStack.fit(x[labelled], y[labelled], self.strength)(x)
         for number in set(fold.values()):
             fitted = CalibratedStack.fit(x[labelled & (part != number)], y[labelled & (part != number)], self.strength)
             blended[part == number] = fitted(x[part == number])
         values = iter([float(value) if has else None for value, has in zip(blended, known, strict=True)])
         return [[next(values) for _ in record.sentences] for record in records]
+
+
+def _labels(records: Sequence[Record]) -> tuple[list[str], Array]:
+    """Return the question and the factuality of every sentence, NaN without a label."""
+    pairs = [(record.question, sentence.factuality) for record in records for sentence in record.sentences]
+    return [question for question, _ in pairs], np.array([value for _, value in pairs], dtype=np.float64)
+
+
+def _labelled_questions(asked: Sequence[str], factuality: Array, labelled: Array) -> list[str]:
+    """Return the questions that a blend can be fitted on, each once, in their order.
+
+    Args:
+        asked: the question of every sentence.
+        factuality: as for ``CalibratedStack.fit``.
+        labelled: which sentences have a label, and an estimate, [N].
+
+    Raises:
+        LovecError: there are fewer than two, or all labels are equal.
+    """
+    questions = list(dict.fromkeys(question for question, has in zip(asked, labelled, strict=True) if has))
+    if len(questions) < 2 or np.ptp(factuality[labelled]) == 0:
+        raise LovecError(
+            f"a blend is fitted to labels, and got {int(labelled.sum())} of {len(questions)} questions, expected "
+            "different ones of two questions or more; give labelled training answers, or a teacher that needs none"
+        )
+    return questions
 
 
 def _fold_of(questions: Sequence[str], folds: int, seed: int) -> dict[str, int]:

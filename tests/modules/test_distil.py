@@ -14,6 +14,8 @@ from torch import Tensor
 
 from lovec.baselines import LUQ, PTrue, SentenceLikelihood, Words
 from lovec.core.hub import SHIPPED
+from lovec.datamodules import Demonstrations
+from lovec.datasets.jsonl import write_records
 from lovec.losses import soft_score_nll
 from lovec.modules import Batch, Distil
 from lovec.policy import TokenBatch, TokenSequence
@@ -114,8 +116,27 @@ def test_answers_without_labels_are_learned_from(model: str, adapter: str, tmp_p
     assert run.logged[-1]["train/score"] < run.logged[0]["train/score"]
     first = run.logged[0]
     assert first["train/loss"] == pytest.approx(first["train/score"] + first["train/text"])
+
+
+class Costly(Teacher):
+    """Must not be asked."""
+
+    def estimates(self, records: Any, resources: Any) -> Any:
+        raise AssertionError("a teacher was asked in vain")
+
+
+def test_what_cannot_be_learned_from_costs_no_estimates(model: str, adapter: str, tmp_path: Path) -> None:
     with pytest.raises(LovecError, match="got 0 of 0 questions"):
-        fit(tmp_path, module(Distil, model, adapter, teacher=Blend([ByText()])), Unlabelled(4))
+        fit(tmp_path, module(Distil, model, adapter, teacher=Blend([Costly()])), Unlabelled(4))
+    paths = [str(tmp_path / name) for name in ("labelled.jsonl", "more.jsonl")]
+    write_records(paths[0], records(6))
+    write_records(paths[1], records(2))
+    data = Demonstrations(paths[0], unlabelled=paths[1], val_fraction=0)
+    with pytest.raises(LovecError) as caught:
+        fit(tmp_path, module(Distil, model, adapter, teacher=Costly()), data)
+    assert str(caught.value) == (
+        f"4 training answers share 2 ids: r0, r1; give each answer an id of its own, in {paths[0]} or {paths[1]}"
+    )
 
 
 def test_the_own_mean_makes_one_mode_of_two(model: str, adapter: str, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lovec.core.files import check_adapter_folder, check_output
-from lovec.core.hub import HubName, adapter_folder
+from lovec.core.hub import TEMPLATE, HubName, adapter_folder
 from lovec.types import LovecError
 
 from .console import say_next, warn
@@ -83,6 +83,8 @@ def run(words: list[str]) -> None:
     given = f"--model {folder}" if options.merged else f"--adapter {folder}"
     stored = resolve_model(source.base) if is_gguf(source.base) else source.base
     vllm = folder if options.merged else f"{shlex.quote(str(stored))} --enable-lora --lora-modules lovec={folder}"
+    if not options.merged and source.chat_template is not None:
+        vllm += f" --chat-template {shlex.quote(str(options.out / TEMPLATE))}"
     say_next(
         (f"lovec tag page.txt {given}", "a confidence for each sentence of a text"),
         (f"vllm serve {vllm}", "serve it with vLLM"),

@@ -31,6 +31,9 @@ For measuring speed and memory without 16 GB of weights on the disk; the output 
 SETTINGS = "lovec.json"
 """File beside an adapter or a model with its prompt format."""
 
+TEMPLATE = "chat_template.jinja"
+"""File beside an adapter with the chat template of its training, where that was not the tokenizer's own."""
+
 CALIBRATION_FILE = "calibration.json"
 """File beside an adapter or a model with its calibrations."""
 
@@ -232,7 +235,7 @@ def trained_recipe(run: str | os.PathLike[str]) -> Path | None:
 def _fetched_adapter(name: HubName) -> str:
     from huggingface_hub import snapshot_download
 
-    files = [*ADAPTER_FILES, SETTINGS, CALIBRATION_FILE]
+    files = [*ADAPTER_FILES, SETTINGS, TEMPLATE, CALIBRATION_FILE]
     with hub_errors(name, "adapter"):
         folder = str(snapshot_download(name.repo, revision=name.revision, allow_patterns=files))
     for file in ADAPTER_FILES:

@@ -48,6 +48,7 @@ _ELSEWHERE = ("chat_template", "local_files_only")  # of a tokenizer's settings:
 _PIECE = 1 << 20  # bytes at the beginning and at the end of a model's file that its digest depends on
 _LARGEST = 1 << 26  # bytes of a JSON file of a model; the largest have some megabytes
 _LONGEST = 1 << 16  # characters of a value, as JSON
+_LONGEST_TEMPLATE = 1 << 18  # bytes; the longest chat templates have some ten thousand
 _SHOWN = 60  # characters of a value in a message
 _DEPTH = 4  # of objects in objects whose values are compared one by one
 _DIGEST = re.compile(r"[0-9a-f]{16,64}")
@@ -256,12 +257,24 @@ def provenance_of(
         prompt["chat_template"] = None if template is None else digest(template)
         quantization = None if config.get("quantization_config") else quantization
     if chat_template is not None:
-        if not Path(chat_template).is_file():
-            raise LovecError(f"the chat template {chat_template} is not a file; give a Jinja file")
-        prompt["chat_template"] = digest(_text(Path(chat_template)))
+        prompt["chat_template"] = digest(template_text(chat_template))
     options = {} if adapter is None else {"weights": weights_digest(adapter), **adapter_options(adapter)}
     computing = {"quantization": quantization, "scoring": scoring}
     return Provenance({"base": known, "adapter": options, "prompt": prompt, "computing": computing})
+
+
+def template_text(path: str | os.PathLike[str]) -> str:
+    """Return the chat template in a file.
+
+    Raises:
+        LovecError: there is no such file, or it cannot be read or is too long.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise LovecError(f"the chat template {file} is not a file; give a Jinja file")
+    if file.stat().st_size > _LONGEST_TEMPLATE:
+        raise LovecError(f"the chat template {file} has more than {_LONGEST_TEMPLATE} bytes; give a shorter Jinja file")
+    return _text(file)
 
 
 def adapter_options(adapter: Path) -> dict[str, Any]:

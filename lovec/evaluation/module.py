@@ -28,7 +28,14 @@ from lovec.engines import TransformersEngine
 from lovec.evaluation.evaluator import EvaluationConfig, Evaluator, answered
 from lovec.evaluation.measurement import Measurement, check_method_names
 from lovec.evaluation.processes import barrier, in_data_order, load_policy, raise_on_all_ranks
-from lovec.evaluation.prompting import grounding_in, grounding_of, instruction_of, scoring_of, trained_grounding
+from lovec.evaluation.prompting import (
+    grounding_in,
+    grounding_of,
+    instruction_of,
+    scoring_of,
+    template_of,
+    trained_grounding,
+)
 from lovec.evaluation.run_folders import UNFINISHED, TestFolder, predictions_file, set_aside
 from lovec.evaluation.stopping import SignalConnector
 from lovec.models import resolve_model
@@ -170,14 +177,14 @@ class EvaluationModule(LightningModule, CheckedSettings):
         """Load base and adapter, once. Outside ``fit`` the adapter is the one that the run has written."""
         data = getattr(self.trainer, "datamodule", None)
         if "policy" not in self._modules:
-            self._model = resolve_model(self.policy_config.model, self.policy_config.dtype)
-            config = replace(self.policy_config, model=self._model)
+            model = resolve_model(self.policy_config.model, self.policy_config.dtype)
+            self._config = config = replace(self.policy_config, model=model, chat_template=self._template())
             if (path := self.trainer.ckpt_path) is not None:
                 self._load_policy(config, checkpoint_shape=adapter_shape(read_checkpoint(path)))
             else:
                 fitting = self.trainer.state.fn == TrainerFn.FITTING
                 if not fitting:
-                    config.adapter = self.tested_adapter()
+                    config = replace(config, adapter=self.tested_adapter())
                 self._load_policy(config, reference=self.needs_reference and fitting, trained=fitting)
                 if fitting and self.policy.adapted_note is not None:
                     rank_zero_info(self.policy.adapted_note)
@@ -210,6 +217,16 @@ class EvaluationModule(LightningModule, CheckedSettings):
             return own or of_data
         training = self.trainer.state.fn == TrainerFn.FITTING
         return instruction_of(self._known_adapters(), self.tags, own, of_data, training)
+
+    def _template(self) -> str | None:
+        """Return the file with the chat template, as configured or as adapters say; None for the tokenizer's own.
+
+        Of a checkpoint's run the adapter that it started from tells it, and the fingerprint whether it is the same.
+        """
+        adapters, start = self._known_adapters(), self.policy_config.adapter
+        if self.trainer.ckpt_path is not None:
+            adapters = [] if start is None else [start]
+        return template_of(adapters, self.policy_config.chat_template)
 
     def _scoring(self) -> Scoring:
         """Return what is scored at a tag: as configured, as in the run of the checkpoint, or as the adapters say."""
@@ -285,9 +302,9 @@ class EvaluationModule(LightningModule, CheckedSettings):
 
     def _provenance(self, adapter: str) -> Provenance:
         """Return what decides the scores of the adapter in a folder."""
-        config, encoder = replace(self.policy_config, model=self._model), self.encoder
+        encoder = self.encoder
         prompting = encoder.instruction, encoder.tags, encoder.scoring, encoder.grounding
-        return policy_provenance(config, adapter, *prompting)
+        return policy_provenance(self._config, adapter, *prompting)
 
     @cached_property
     def base_fingerprint(self) -> Part:
@@ -328,8 +345,7 @@ class EvaluationModule(LightningModule, CheckedSettings):
         self._run = start_of(checkpoint, "run") or self._run
         shape = adapter_shape(checkpoint) if KEY in checkpoint else None
         if shape is not None and shape != self.policy.shape:  # the trainer knew no checkpoint when the model was built
-            config = replace(self.policy_config, model=self._model)
-            self._load_policy(config, checkpoint_shape=shape)
+            self._load_policy(self._config, checkpoint_shape=shape)
             self._attach_oracle()
         sizes = {name: weight.shape for name, weight in self.state_dict().items() if is_adapter(name)}
         check_adapters(checkpoint, sizes)

@@ -9,10 +9,11 @@ from typing import Any
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
 from lovec.core.plain import nested
+from lovec.core.provenance import template_text
 from lovec.encoding import DEFAULT_SCORING, Grounding, Scoring, default_grounding, default_instruction
 from lovec.encoding.grounding import DEFAULT_SOURCE_TOKENS
 from lovec.policy import PolicyConfig
-from lovec.taggers.session import PromptFormat, adapter_folder, saved_grounding, trained_format
+from lovec.taggers.session import PromptFormat, adapter_folder, saved_grounding, trained_format, trained_template
 from lovec.tags import TagFormat
 from lovec.types import LovecError
 
@@ -81,6 +82,38 @@ def scoring_of(adapters: Sequence[str]) -> Scoring:
             "all with --model.policy.scoring"
         )
     return next(iter(found.values()), DEFAULT_SCORING)
+
+
+def template_of(adapters: Sequence[str], own: str | None) -> str | None:
+    """Return the file with the chat template: the configured one, or else that of the adapters.
+
+    Args:
+        adapters: adapters that are trained on or measured, folders or names on the hub.
+        own: the file that is configured; None for none.
+
+    Returns:
+        The file; None for the tokenizer's own template.
+
+    Raises:
+        LovecError: several adapters were trained with different ones, or a file cannot be read.
+    """
+    files = {path: trained_template(adapter_folder(path)) for path in adapters}
+    texts = {path: None if file is None else template_text(file) for path, file in files.items()}
+    if own is not None:
+        given = template_text(own)
+        for path, text in texts.items():
+            if text not in (None, given):
+                rank_zero_warn(
+                    f"{path} was trained with the chat template in {files[path]}, and is asked with that in {own} now; "
+                    "without --model.policy.chat_template it is asked as in training"
+                )
+        return own
+    if len(set(texts.values())) > 1:
+        raise LovecError(
+            f"the adapters were trained with different chat templates: {', '.join(texts)}; measure them one by one, or "
+            "give one for all with --model.policy.chat_template FILE.jinja"
+        )
+    return next(iter(files.values()), None)
 
 
 def grounding_in(fingerprint: Any) -> Grounding | None:

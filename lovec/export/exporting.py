@@ -36,6 +36,7 @@ from lovec.taggers.session import (
     settings_file,
     shared_gguf,
     trained_quantization,
+    trained_template,
     trained_unit,
 )
 from lovec.types import LovecError, Record, Sentence, Unit
@@ -93,6 +94,11 @@ class ExportSource:
         """Name of the base model that means the same on other machines, where it has one; else ``base``."""
         return shared_gguf(str(self.adapter)) or self.base
 
+    @property
+    def chat_template(self) -> str | None:
+        """The file with the chat template that the adapter was trained with; None where it is the tokenizer's own."""
+        return trained_template(str(self.adapter))
+
     def recipe(self) -> Path | None:
         """Return the recipe, with all settings, that the adapter was trained by; None without one."""
         return None if self.run is None else trained_recipe(self.run)
@@ -111,7 +117,7 @@ def export_adapter(source: ExportSource, out: Path, metrics: str, redo: bool = F
         LovecError: ``out`` is not empty and ``redo`` is False, or it is, holds or lies in what is exported.
     """
     _check_target(source, out, redo)
-    tokenizer = load_tokenizer(PolicyConfig(resolve_model(source.base)))
+    tokenizer = load_tokenizer(PolicyConfig(resolve_model(source.base), chat_template=source.chat_template))
     with atomic_folder(out) as folder:
         for name in ADAPTER_FILES:
             shutil.copyfile(source.adapter / name, folder / name)
@@ -143,7 +149,12 @@ def export_merged(
             weights of the base are stored in 4 bits; or the model cannot be loaded or merged.
     """
     _check_target(source, out, redo)  # before a model is loaded
-    config = PolicyConfig(resolve_model(source.base), adapter=str(source.adapter), any_base=source.any_base)
+    config = PolicyConfig(
+        resolve_model(source.base),
+        adapter=str(source.adapter),
+        chat_template=source.chat_template,
+        any_base=source.any_base,
+    )
     if stored_quantization(load_config(config), source.base) is not None:
         raise LovecError(
             f"the weights of {source.base} are stored in 4 bits; an adapter merged into them would be rounded to 4 "
@@ -193,7 +204,8 @@ def _describe(source: ExportSource, folder: Path, out: Path, tokenizer: Any, met
     if not merged and (quantization or is_gguf(source.base_for_others)):
         base["name"] = source.base_for_others
     unit = trained_unit(str(source.adapter)) or "sentence"
-    for name, text in settings_file(encoder, base or None, unit).items():
+    template = not merged and source.chat_template is not None  # a merged model has a tokenizer of its own
+    for name, text in settings_file(encoder, base or None, unit, template).items():
         (folder / name).write_text(text, encoding="utf-8")
     training = "No recipe was found beside the adapter."
     calibrations = _calibrations(source)
@@ -212,6 +224,7 @@ def _describe(source: ExportSource, folder: Path, out: Path, tokenizer: Any, met
         metrics,
         None if merged else read_adapter_config(source.adapter).get("r"),
         calibrations,
+        template=template,
     )
     (folder / "README.md").write_text(card, encoding="utf-8")
 
@@ -270,13 +283,16 @@ def trained_files(module: Any, base: Mapping[str, Any]) -> dict[str, str]:
     source = "loaders of the user's own" if data is None else source
     config = module.policy.peft.peft_config[ADAPTER]
     named = base["name"] if is_gguf(base["name"]) else str(config.base_model_name_or_path)
-    card = trained_card(module.encoder, named, config.r, module.run_dir, objective, source, module.seed)
+    template = module.policy.has_own_template
+    card = trained_card(module.encoder, named, config.r, module.run_dir, objective, source, module.seed, template)
     trained = getattr(data, "trained_unit", None)  # data of the user's own may say nothing
     unit: Unit = "sentence" if trained is None else trained()
-    return settings_file(module.encoder, base, unit) | {"README.md": card}
+    return settings_file(module.encoder, base, unit, template) | {"README.md": card}
 
 
-def trained_card(encoder: Encoder, base: str, rank: int, run: Path, objective: str, data: str, seed: int) -> str:
+def trained_card(
+    encoder: Encoder, base: str, rank: int, run: Path, objective: str, data: str, seed: int, template: bool = False
+) -> str:
     """Return the card of the adapter that a training writes, before anything was measured.
 
     Args:
@@ -287,12 +303,13 @@ def trained_card(encoder: Encoder, base: str, rank: int, run: Path, objective: s
         objective: class of the objective.
         data: class of the data.
         seed: seed of the run.
+        template: whether the chat template lies beside the card.
     """
     training = f"Objective: `{objective}`. Data: `{data}`. Seed: {seed}. Every setting is in `../logs`."
     metrics = (
         "Not measured when this was written; `lovec test` does, and `lovec export` writes a card with the results."
     )
-    return model_card(encoder, base, run.resolve().name, "adapter", training, metrics, rank, trained=True)
+    return model_card(encoder, base, run.resolve().name, "adapter", training, metrics, rank, None, True, template)
 
 
 def model_card(
@@ -305,6 +322,7 @@ def model_card(
     rank: int | None = None,
     calibrations: Mapping[str, Calibration] | None = None,
     trained: bool = False,
+    template: bool = False,
 ) -> str:
     """Return a model card in Markdown, with the metadata that model hubs read.
 
@@ -318,6 +336,7 @@ def model_card(
         rank: rank of the adapter; None for a merged model.
         calibrations: the maps that lie beside the card, by mode.
         trained: whether the card is that of a training, which comes before its calibration.
+        template: whether the chat template lies beside the card.
     """
     import lovec  # for its version only
 
@@ -347,6 +366,7 @@ def model_card(
         metrics=metrics,
         calibrations=calibrations or {},
         trained=trained,
+        template=template,
     )
 
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from lovec.calibration import read_calibrations
-from lovec.core.hub import ADAPTER_FILES, CALIBRATION_FILE, SETTINGS, HubName, hub_errors
+from lovec.core.hub import ADAPTER_FILES, CALIBRATION_FILE, SETTINGS, TEMPLATE, HubName, hub_errors
 from lovec.types import LovecError
 
 _TOKENIZER_FILES = (
@@ -17,7 +17,6 @@ _TOKENIZER_FILES = (
     "added_tokens.json",
     "vocab.json",
     "merges.txt",
-    "chat_template.jinja",
 )
 """Files of a merged model that not every model has."""
 
@@ -110,5 +109,5 @@ def _exported_files(folder: Path) -> list[str]:
             )
     read_calibrations(folder)  # raises an error if it is broken, or of other weights
     others = () if is_adapter else _TOKENIZER_FILES
-    optional = (CALIBRATION_FILE, "recipe.yaml", *others)
+    optional = (CALIBRATION_FILE, "recipe.yaml", TEMPLATE, *others)
     return [*needed, *(file for file in optional if (folder / file).is_file())]

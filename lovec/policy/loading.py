@@ -14,6 +14,7 @@ from torch import nn
 from lovec.core.devices import check_dtype_name
 from lovec.core.hub import RANDOM, HubName, hub_errors
 from lovec.core.imports import quick_transformers, without_progress_bars
+from lovec.core.provenance import template_text
 from lovec.core.settings import NO_EFFECT, Count, PlainWord, PromptText, ProperShare, Setting, TrustRemoteCode, checked
 from lovec.core.weights import check_whole
 from lovec.encoding import Scoring
@@ -65,7 +66,7 @@ class PolicyConfig:
             prompt leaves of the context; longer evidence is cut. null is what the adapter was trained with, or 512.
         grounding: text behind the question with {evidence} in it; null is what the adapter was trained with, or else
             the data's own or ours.
-        chat_template: Jinja file to use instead of the tokenizer's template.
+        chat_template: Jinja file to use instead of the tokenizer's template; null is what the adapter was trained with.
         trust_remote_code: run code from the model's repository.
         any_base: load adapters that name another base model, too.
 
@@ -117,9 +118,7 @@ def load_tokenizer(config: PolicyConfig) -> Any:
 
     tokenizer = _from_hub(AutoTokenizer, config)
     if config.chat_template is not None:
-        if not Path(config.chat_template).is_file():
-            raise LovecError(f"policy.chat_template is {config.chat_template}, which is not a file; give a Jinja file")
-        tokenizer.chat_template = Path(config.chat_template).read_text(encoding="utf-8")
+        tokenizer.chat_template = template_text(config.chat_template)
     return tokenizer
 
 

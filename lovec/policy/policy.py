@@ -58,6 +58,7 @@ class Policy(nn.Module):
         max_length: the most tokens that a prompt and its completion may have together.
         adapted_note: which layers a fresh adapter is on, where the model has fused layers instead of those that were
             asked for; else None.
+        has_own_template: whether the tokenizer has another chat template than the one that it came with.
 
     Raises:
         LovecError: the model or the adapter is missing or gated, or the adapter does not fit the model or names another
@@ -77,6 +78,7 @@ class Policy(nn.Module):
         if config.adapter is not None and checkpoint_shape is None:
             check_adapter(config.adapter, self._base, self._any_base)  # before minutes are spent on a large model
         self.tokenizer = load_tokenizer(config)
+        self.has_own_template = config.chat_template is not None
         base = load_base(config)
         self.adapted_note: str | None = None
         if checkpoint_shape is not None:

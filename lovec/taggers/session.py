@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Protocol, get_args, runtime_checkable
 
 from lovec.core.devices import check_engine_name, device_of
-from lovec.core.hub import SETTINGS, stored_model
+from lovec.core.hub import SETTINGS, TEMPLATE, stored_model
 from lovec.core.hub import adapter_folder as adapter_folder
 from lovec.core.imports import gc_paused
 from lovec.core.plain import nested
 from lovec.core.plugins import plugins
-from lovec.core.provenance import Provenance, provenance_of
+from lovec.core.provenance import Provenance, digest, provenance_of, template_text
 from lovec.core.settings import ELSEWHERE, NO_EFFECT, Count, TrustRemoteCode
 from lovec.encoding import DEFAULT_SCORING, EVIDENCE, Encoder, Grounding, Scoring, default_instruction, prompt_settings
 from lovec.encoding.grounding import encoder_of
@@ -171,7 +171,7 @@ def open_session(
         instruction: system prompt that asks for tags; None is that of the adapter's training.
         tag_words: the two words around a score; None is those of the adapter's training.
         scale: the words of the confidence scale, lowest first; None is those of the adapter's training.
-        chat_template: Jinja file to use instead of the tokenizer's template.
+        chat_template: Jinja file to use instead of the tokenizer's template; None is that of the adapter's training.
         dtype: precision of the weights, "float32" or "bfloat16"; None is float32 with transformers, and the precision
             of the stored weights with vLLM. A server has its own.
         quantization: "nf4" loads the model in 4 bits (extra ``quant``), "none" as it is stored; None as it was when the
@@ -281,6 +281,8 @@ class _Chosen:
         if name is None:
             raise LovecError(NO_MODEL)
         trained = None if adapter is None else trained_quantization(adapter)
+        if chat_template is None and adapter is not None:
+            chat_template = trained_template(adapter)
         config = PolicyConfig(
             resolve_model(name, dtype or "float32"),
             adapter=adapter,
@@ -441,6 +443,29 @@ def trained_quantization(adapter: str) -> Quantization | None:
     return "nf4" if _trained_base(adapter).get("quantization") == "nf4" else None
 
 
+def trained_template(adapter: str) -> str | None:
+    """Return the file with the chat template that an adapter was trained with, which its ``lovec.json`` tells of.
+
+    Args:
+        adapter: folder of the adapter.
+
+    Returns:
+        The file beside the adapter; None where the template was the tokenizer's own, or where nothing is said.
+
+    Raises:
+        LovecError: the ``lovec.json`` is broken, or the file is not the one that it tells of.
+    """
+    if trained_format(adapter) is None or (told := _settings(Path(adapter)).get("chat_template")) is None:
+        return None
+    file = Path(adapter, TEMPLATE)
+    if not file.is_file() or digest(template_text(file)) != told:
+        raise LovecError(
+            f"{Path(adapter, SETTINGS)} tells of a chat template that is not in {file}; copy that file from where the "
+            "adapter was trained"
+        )
+    return str(file)
+
+
 def shared_gguf(adapter: str) -> str | None:
     """Return the name by which everybody has the GGUF file that an adapter was trained on, as its ``lovec.json`` says.
 
@@ -473,19 +498,23 @@ def _settings(folder: Path) -> dict[str, Any]:
     return settings
 
 
-def settings_file(encoder: Encoder, base: Mapping[str, Any] | None = None, unit: Unit = "sentence") -> dict[str, str]:
-    """Return the file, {name: content}, from which `open_session` learns how a model is prompted.
+def settings_file(
+    encoder: Encoder, base: Mapping[str, Any] | None = None, unit: Unit = "sentence", template: bool = False
+) -> dict[str, str]:
+    """Return the files, {name: content}, from which `open_session` learns how a model is prompted.
 
-    It holds ``{"instruction": text, "tag_words": [open, close], "scale": [words], "base": {"name": ..., "weights":
-    digest, "quantization": "nf4"}, "scoring": "prefix", "grounding": {"text": ..., "tokens": 512}, "unit":
-    "clause"}``; without ``scale`` it is 0 to 10, without ``quantization`` the base model was not in 4 bits, without
-    ``scoring`` whole tags are scored, without ``grounding`` no evidence is put into prompts, and without ``unit`` the
-    model was trained on sentences.
+    ``lovec.json`` holds ``{"instruction": text, "tag_words": [open, close], "scale": [words], "base": {"name": ...,
+    "weights": digest, "quantization": "nf4"}, "scoring": "prefix", "grounding": {"text": ..., "tokens": 512}, "unit":
+    "clause", "chat_template": digest}``; without ``scale`` it is 0 to 10, without ``quantization`` the base model was
+    not in 4 bits, without ``scoring`` whole tags are scored, without ``grounding`` no evidence is put into prompts,
+    without ``unit`` the model was trained on sentences, and without ``chat_template`` it has the tokenizer's own. Else
+    the template is the content of ``chat_template.jinja``.
 
     Args:
         encoder: how it is prompted.
         base: the base model of an adapter: its name, and digests of its configuration and its weights.
         unit: what it was trained to give confidences to.
+        template: whether the chat template is not the one that comes with the base model.
     """
     tags = encoder.tags
     settings: dict[str, Any] = {"instruction": encoder.instruction, "tag_words": [tags.open, tags.close]}
@@ -499,7 +528,11 @@ def settings_file(encoder: Encoder, base: Mapping[str, Any] | None = None, unit:
         settings["unit"] = unit
     if base is not None:
         settings["base"] = dict(base)
-    return {SETTINGS: json.dumps(settings, indent=1, ensure_ascii=False) + "\n"}
+    files = {}
+    if template:
+        files[TEMPLATE] = encoder.tokenizer.chat_template
+        settings["chat_template"] = digest(files[TEMPLATE])
+    return {SETTINGS: json.dumps(settings, indent=1, ensure_ascii=False) + "\n"} | files
 
 
 def _saved_format(folder: Path) -> PromptFormat | None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lovec.baselines import Judge
-from lovec.core.hub import ADAPTER_FILES, CALIBRATION_FILE, SETTINGS, adapter_folder
+from lovec.core.hub import ADAPTER_FILES, CALIBRATION_FILE, SETTINGS, TEMPLATE, adapter_folder
 from lovec.core.notices import counted
 from lovec.core.settings import Count, checked
 from lovec.datasets.jsonl import open_input, record_from_dict, record_to_dict
@@ -581,7 +581,7 @@ def _shared_session(**settings: Any) -> Session:
     global _last
     adapter = settings["adapter"]
     folder = Path(adapter_folder(adapter) if adapter else settings["model"] or "")
-    files = [folder / name for name in (*ADAPTER_FILES, SETTINGS, CALIBRATION_FILE)]
+    files = [folder / name for name in (*ADAPTER_FILES, SETTINGS, TEMPLATE, CALIBRATION_FILE)]
     key = settings, [file.stat().st_mtime_ns if file.exists() else None for file in files]
     if _last is None or _last[0] != key:
         if _last is not None:

@@ -21,12 +21,14 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lovec.cli import main
 from lovec.cli.export import claims
+from lovec.core.hub import TEMPLATE
 from lovec.core.provenance import weights_digest
 from lovec.encoding import Encoder
 from lovec.export.exporting import ExportSource, export_adapter, model_card, trained_card
 from lovec.metrics.results import write_results
 from lovec.policy import Policy, PolicyConfig, load_tokenizer
 from lovec.taggers import open_session
+from lovec.taggers.session import settings_file
 from lovec.types import LovecError, ResultRow
 
 IDS = torch.tensor([[1, 40, 41, 42, 43, 44, 45, 46]])
@@ -111,6 +113,34 @@ def test_an_export_keeps_instruction_and_tags(run: Path, tmp_path: Path) -> None
             assert session.encoder.tags.open == "<c>"
             assert session.unit == "clause"
         assert "`<c> X </c>`" in (out / "README.md").read_text()
+
+
+def test_an_export_keeps_the_chat_template(run: Path, tmp_path: Path) -> None:
+    """Of a base that has none, too, which could otherwise not be used at all."""
+    base, adapter = tmp_path / "base", tmp_path / "adapter"
+    shutil.copytree(base_of(run), base)
+    text = (base / TEMPLATE).read_text() + "{# own #}"
+    (base / TEMPLATE).unlink()
+    shutil.copytree(run / "adapter", adapter)
+    (tmp_path / "own.jinja").write_text(text)
+    tokenizer = load_tokenizer(PolicyConfig(str(base), chat_template=str(tmp_path / "own.jinja")))
+    for name, content in settings_file(Encoder(tokenizer, "Be sure."), template=True).items():
+        (adapter / name).write_text(content)
+    for flags in ([], ["--merged"]):
+        out = tmp_path / f"my out{len(flags)}"
+        assert main(["export", str(adapter), str(out), "--model", str(base), "--any_base", *flags]) == 0
+        assert (out / TEMPLATE).read_text() == text
+        assert ("chat_template" in json.loads((out / "lovec.json").read_text())) is (not flags)
+        named = {"model": str(out)} if flags else {"model": str(base), "adapter": str(out), "any_base": True}
+        with open_session(**named) as session:  # type: ignore[arg-type]
+            assert session.encoder.tokenizer.chat_template == text
+        card = (out / "README.md").read_text()
+        assert ("chat template in `chat_template.jinja`" in card) is (not flags)
+        if not flags:
+            served = shlex.split(re.findall(r"`(vllm serve .*)`", card)[0])
+            assert served[-2:] == ["--chat-template", "./my out0/chat_template.jinja"]
+            (code,) = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
+            assert "tokenizer.chat_template = " in code and ast.parse(code)
 
 
 def test_the_card_shows_metrics_and_training(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import pickle
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ from tinyrun import tiny
 from lovec.calibration import weights_digest
 from lovec.cli import main
 from lovec.core.hub import HubName
+from lovec.core.provenance import digest
 from lovec.datasets.hub_rows import HubRows
 from lovec.policy import Policy, PolicyConfig
 
@@ -215,6 +217,25 @@ def test_an_adapter_is_read_by_its_name(pushed: Site) -> None:
     assert tagged(pushed, "--adapter", "acme/note", "--raw") != here  # so it is calibrated
     commit = pushed.hub.repos["models", "acme/note"].branches["main"]
     assert tagged(pushed, "--adapter", f"acme/note@{commit}") == here
+
+
+def test_the_chat_template_of_an_adapter_is_uploaded_and_fetched(pushed: Site) -> None:
+    adapter = pushed.home / "templated"
+    shutil.copytree(pushed.adapter, adapter)
+    (adapter / "calibration.json").unlink()
+    base = Path(json.loads((adapter / "adapter_config.json").read_text())["base_model_name_or_path"])
+    text = (base / "chat_template.jinja").read_text().replace("| trim", "| trim | upper")
+    assert text != (base / "chat_template.jinja").read_text()
+    (adapter / "chat_template.jinja").write_text(text)
+    settings = json.loads((adapter / "lovec.json").read_text())
+    (adapter / "lovec.json").write_text(json.dumps({**settings, "chat_template": digest(text)}))
+    words = ["export", str(adapter), "out/templated", "--push", "acme/templated"]
+    code, _, err = pushed.run(*words, token=OWNER)
+    assert code == 0, err
+    here = tagged(pushed, "--adapter", "acme/note", "--raw", "--chat_template", str(adapter / "chat_template.jinja"))
+    there = tagged(pushed, "--adapter", "acme/templated", "--raw")
+    assert [row["sentences"] for row in there] == [row["sentences"] for row in here]
+    assert tagged(pushed, "--adapter", "acme/note", "--raw")[0]["sentences"] != there[0]["sentences"]
 
 
 def test_a_merged_model_is_read_by_its_name_with_its_prompt_and_map(pushed: Site) -> None:

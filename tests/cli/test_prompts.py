@@ -65,6 +65,49 @@ def test_training_on_with_the_same_prompt_is_not_remarked_on(words: list[str], c
     assert not [warning for warning in caught if "was trained with" in str(warning.message)]
 
 
+def test_an_adapter_keeps_the_chat_template_of_its_training(words: list[str], model: str, here: Path) -> None:
+    text = (Path(model) / "chat_template.jinja").read_text()
+    for name in ("own", "other"):
+        (here / f"{name}.jinja").write_text(f"{text}{{# {name} #}}")
+    words[4:6] = ["--model.policy.adapter", "null"]
+    short = ["--trainer.max_steps", "1", "--trainer.limit_val_batches", "0"]
+    chosen = "--model.policy.chat_template"
+    assert main(["fit", *words, *short, chosen, "own.jinja"]) == 0
+
+    def used(command: str, *more: str) -> str:
+        return str(execute(command, [*words, *more], verbose=False).model.encoder.tokenizer.chat_template)
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert used("test").endswith("{# own #}") and used("validate", chosen, "own.jinja").endswith("{# own #}")
+        words[4:6], root = ["--model.policy.adapter", "run/adapter"], words.index("run")
+        words[root] = "second"
+        assert used("fit", *short).endswith("{# own #}")
+        assert used("test").endswith("{# own #}")  # it has been written beside the second adapter, too
+    assert not [warning for warning in caught if "was trained with" in str(warning.message)]
+    words[root] = "third"
+    for command, more in (("test", ["--model.evaluation.adapter", "run"]), ("fit", short)):
+        with pytest.warns(UserWarning, match="was trained with the chat template in .* is asked with that in other"):
+            assert used(command, *more, chosen, "other.jinja").endswith("{# other #}")
+
+
+def test_adapters_of_different_chat_templates_are_not_measured_as_one(
+    words: list[str], adapter: str, model: str, here: Path, capsys: Any
+) -> None:
+    template = here / "own.jinja"
+    template.write_text((Path(model) / "chat_template.jinja").read_text() + "{# own #}")
+    given = ["--model.policy.chat_template", str(template)]
+    words[4:6] = ["--model.policy.adapter", "null", "--model.policy.instruction", "Rate each sentence."]
+    assert main(["fit", *words, *given, "--trainer.max_steps", "1", "--trainer.limit_val_batches", "0"]) == 0
+    words[words.index("run")] = "table"
+    words[1:2], words[4:8] = ["Comparison"], ["--model.adapters.SFT", adapter, "--model.adapters.Own", "run"]
+    capsys.readouterr()
+    assert main(["test", *words]) == 1
+    assert "the adapters were trained with different chat templates: " in capsys.readouterr().err
+    cli = execute("test", [*words, *given], verbose=False)
+    assert cli.model.encoder.tokenizer.chat_template == template.read_text()
+
+
 def row(n: int, malformed: float, method: str = "SFT") -> ResultRow:
     return ResultRow(method, "method", "in-domain", "iterative", "sentence", "stated", 0, n, {"malformed": malformed})
 

@@ -13,10 +13,11 @@ from completionserver import CompletionServer
 from tinyrun import Rows, module, trainer
 from transformers import AutoTokenizer
 
+from lovec.core.hub import TEMPLATE
 from lovec.encoding import INSTRUCTION, Encoder, default_instruction
 from lovec.labelling.steps import EngineWriter
 from lovec.models.tiny import build_tiny
-from lovec.modules import SFT
+from lovec.modules import SFT, PolicyConfig
 from lovec.serving.served import SessionModel
 from lovec.taggers import FreeFormTagger, IterativeTagger, open_session
 from lovec.taggers.freeform import AnswerReader, read_answer
@@ -130,6 +131,34 @@ def test_who_asks_an_adapter_at_other_units_is_warned(
 def test_a_model_that_nothing_was_trained_on_is_asked_at_any_unit(model: str) -> None:
     with open_session(model) as session:
         assert session.unit is None and session.unit_problem("clause") is None
+
+
+def test_the_chat_template_of_training_is_used_in_a_session(model: str, tmp_path: Path) -> None:
+    own, other = tmp_path / "own.jinja", tmp_path / "other.jinja"
+    text = (Path(model) / "chat_template.jinja").read_text()
+    own.write_text(f"{text}{{# own #}}")
+    other.write_text(f"{text}{{# other #}}")
+    trainer(tmp_path / "plain").fit(module(SFT, model), Rows())
+    assert not (tmp_path / "plain" / "adapter" / TEMPLATE).exists()
+    assert "chat_template" not in json.loads((tmp_path / "plain" / "adapter" / SETTINGS).read_text())
+    policy = PolicyConfig(model=model, lora_r=4, chat_template=str(own))
+    trainer(tmp_path / "run").fit(module(SFT, model, policy=policy), Rows())
+    adapter = tmp_path / "run" / "adapter"
+    with open_session(adapter=str(adapter)) as session:
+        assert session.encoder.tokenizer.chat_template == own.read_text()
+        with open_session(adapter=str(adapter), chat_template=str(own)) as same:
+            assert same.provenance == session.provenance
+    with open_session(adapter=str(adapter), chat_template=str(other)) as session:
+        assert session.encoder.tokenizer.chat_template == other.read_text()
+    (adapter / TEMPLATE).write_text(other.read_text())
+    with pytest.raises(LovecError, match=r"lovec\.json tells of a chat template that is not in .*; copy that file"):
+        open_session(adapter=str(adapter))
+    (adapter / TEMPLATE).write_text(" " * (1 << 18) + "x")
+    with pytest.raises(LovecError, match=r"has more than 262144 bytes"):
+        open_session(adapter=str(adapter))
+    (adapter / TEMPLATE).unlink()
+    with pytest.raises(LovecError, match=r"tells of a chat template that is not in"):
+        open_session(adapter=str(adapter))
 
 
 def test_a_saved_instruction_goes_with_its_scale_only(model: str, tmp_path: Path) -> None:

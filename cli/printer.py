@@ -12,7 +12,7 @@ from rich.console import Console
 from lovec import display
 from lovec.display import Breaks, sentence_text
 from lovec.taggers.scoring import Tagged
-from lovec.tags import SOURCE_WORDS, TagFormat, render
+from lovec.tags import SOURCE_WORDS, TagFormat, render, thought_length
 from lovec.text.clauses import whole_confidence
 from lovec.types import Keeps, LovecError, Record, Sentence
 
@@ -83,7 +83,8 @@ class Printer:
         if self._at == len(self._records):
             return
         record = self._records[self._at]
-        self._breaks, self._gap, self._begun = Breaks("" if self._asking else record.answer), "", False
+        begin = thought_length(record.answer, not record.given)
+        self._breaks, self._gap, self._begun = Breaks("" if self._asking else record.answer[begin:]), "", False
         if self._headings:
             name = display.one_line(record.question if self._asking else record.id, _HEADING)
             self._file.write(f"{chr(10) if self._documents else ''}==> {name} <==\n")
@@ -135,7 +136,7 @@ def with_tag(sentence: Sentence, tags: TagFormat, stated: bool = False) -> str:
         return sentence.text
     score = sentence.score or 0  # any score shows whether the text would break a tag
     try:
-        tagged = render([(sentence.text, score)], tags)
+        tagged = render([(sentence.text, score)], tags, opened=False)
     except LovecError:
         return sentence.text
     if stated:

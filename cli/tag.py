@@ -55,6 +55,7 @@ from lovec.tagging import (
 )
 from lovec.tagging.apis import api_provenance
 from lovec.tagging.revising import REVISED
+from lovec.tags import thought_length
 from lovec.types import BY_SOURCE, FREE_FORM, ITERATIVE, LovecError, Record
 
 from .arguments import add_working_directory
@@ -405,7 +406,9 @@ class TagCommand:
                 self.problems.check(record)
                 name, before = self.documents.places.get(record.id, (record.id, 0))
                 limit, by = self.options.doubt, self.options.threshold_by
-                lines += doubtful_lines(record, record.answer, limit, by, name, before)
+                begin = thought_length(record.answer, not record.given)
+                before += record.answer.count("\n", 0, begin)
+                lines += doubtful_lines(record, record.answer[begin:], limit, by, name, before)
         file.write("\n".join([self.tally.summary(), *lines]) + "\n")
 
     def _chunks(self, report: bool = True) -> Iterator[list[Record]]:

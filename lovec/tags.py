@@ -119,7 +119,7 @@ class TaggedText:
     thought: str = ""
 
 
-def parse(text: str, tags: TagFormat = DEFAULT_TAGS) -> TaggedText:
+def parse(text: str, tags: TagFormat = DEFAULT_TAGS, opened: bool = True) -> TaggedText:
     r"""Cut a text after every tag and read the scores.
 
     A span is well-formed if it is non-empty text followed by ``<confidence>\s*X\s*</confidence>``, where X is a word
@@ -130,10 +130,11 @@ def parse(text: str, tags: TagFormat = DEFAULT_TAGS) -> TaggedText:
     Args:
         text: any string, usually the output of a model.
         tags: the tag words and the scale.
+        opened: as for `thought_length`.
     """
     scores = {word: score for score, word in enumerate(tags.scale.words)}
     sentences = []
-    start = thought = thought_length(text)
+    start = thought = thought_length(text, opened)
     while (close := text.find(tags.close, start)) >= 0:
         end = close + len(tags.close)
         sentences.append(_parse_span(text[start:end], close - start, tags, scores))
@@ -145,7 +146,9 @@ def parse(text: str, tags: TagFormat = DEFAULT_TAGS) -> TaggedText:
     return TaggedText(tuple(sentences), rest, text[:thought])
 
 
-def render(sentences: Iterable[TaggedSentence | tuple[str, int]], tags: TagFormat = DEFAULT_TAGS) -> str:
+def render(
+    sentences: Iterable[TaggedSentence | tuple[str, int]], tags: TagFormat = DEFAULT_TAGS, opened: bool = True
+) -> str:
     """Write the canonical form: ``s1 <confidence> 9 </confidence> s2 <confidence> 3 </confidence>``.
 
     ``parse`` gives the same texts and scores back.
@@ -153,6 +156,7 @@ def render(sentences: Iterable[TaggedSentence | tuple[str, int]], tags: TagForma
     Args:
         sentences: tagged sentences, or (text, score) pairs; a score is an index into the scale, texts are stripped.
         tags: the tag words and the scale.
+        opened: as for `thought_length`, of who parses it.
 
     Raises:
         LovecError: a text is empty or contains a tag word, or a score is not an integer 0..top of the scale (None
@@ -168,7 +172,7 @@ def render(sentences: Iterable[TaggedSentence | tuple[str, int]], tags: TagForma
             raise LovecError(f"sentence {number} has the score {score!r}, expected an integer 0..{tags.scale.top}")
         piece = f"{text} {tags.tag(score)}"
         # Parsed again rather than searched for tag words: a text may also complete one together with what follows it.
-        if [(s.text, s.score) for s in parse(piece, tags).sentences] != [(text, score)]:
+        if [(s.text, s.score) for s in parse(piece, tags, opened).sentences] != [(text, score)]:
             raise LovecError(
                 f"sentence {number} contains a tag word ({tags.open!r} or {tags.close!r}): {text[:_QUOTED]!r}...; "
                 "remove it, or choose other tag words"
@@ -177,7 +181,7 @@ def render(sentences: Iterable[TaggedSentence | tuple[str, int]], tags: TagForma
     return " ".join(pieces)
 
 
-def strip(text: str, tags: TagFormat = DEFAULT_TAGS) -> str:
+def strip(text: str, tags: TagFormat = DEFAULT_TAGS, opened: bool = True) -> str:
     """Return a text without its tags; white space between sentences stays as it was.
 
     Of malformed tags the tag words are removed. What stands right after an opening word goes with it where it is a
@@ -187,8 +191,9 @@ def strip(text: str, tags: TagFormat = DEFAULT_TAGS) -> str:
     Args:
         text: any string, usually the output of a model.
         tags: the tag words and the scale.
+        opened: as for `thought_length`.
     """
-    parsed = parse(text, tags)
+    parsed = parse(text, tags, opened)
     words = "|".join(map(re.escape, sorted(tags.scale.words, key=len, reverse=True)))
     opening, closing = re.escape(tags.open), re.escape(tags.close)
     alone = rf"\s*(?:\d+(?:\.\d+)?|{words})(?=\s*(?:{opening}|{closing}|\Z))"
@@ -206,23 +211,29 @@ def strip(text: str, tags: TagFormat = DEFAULT_TAGS) -> str:
     return "".join(spaced).strip()
 
 
-def thought_length(answer: str) -> int:
+def thought_length(answer: str, opened: bool = False) -> int:
     """Return how many of the first characters of an answer are a thought, its marks and the white space after included.
 
-    An answer begins with a thought if its first word is ``<think>``, or if ``</think>`` comes without it, since many
-    chat templates write the first mark themselves. A mark further on is text like any other.
+    An answer begins with a thought if its first word is ``<think>``. Many chat templates write this mark themselves, so
+    what a model wrote also does if ``</think>`` comes without it. A mark further on is text like any other.
 
     Args:
         answer: an answer; a thought that does not end takes all of it.
+        opened: whether a chat template may have opened a thought, as before what a model wrote; not of a given text.
     """
     opening, closing = _THOUGHT
     close = answer.find(closing)
-    if not answer.lstrip().startswith(opening) and (close < 0 or opening in answer[:close]):
+    if not answer.lstrip().startswith(opening) and (not opened or close < 0 or opening in answer[:close]):
         return 0
     if close < 0:
         return len(answer)
     rest = answer[close + len(closing) :]
     return len(answer) - len(rest.lstrip())
+
+
+def mentions_thought(text: str) -> bool:
+    """Return whether a text has the mark that ends a thought."""
+    return _THOUGHT[1] in text
 
 
 def without_thoughts(reply: str) -> str | None:

@@ -243,6 +243,11 @@ class Record:
         """Whether the answer ends by itself; ``meta["finished"]``, in tables a word, is false if a limit cut it."""
         return str(self.meta.get("finished", True)).casefold() not in ("false", "no", "0")
 
+    @property
+    def given(self) -> bool:
+        """Whether the answer is a text that somebody gave, in which a mere ``</think>`` ends no thought."""
+        return self.meta.get("given") is True
+
     def in_domain(self, name: str) -> Record:
         """Return a copy with a domain of this name, or the record itself where it names one."""
         named = self.meta.get("domain") is not None

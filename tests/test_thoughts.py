@@ -34,7 +34,7 @@ ANSWER = "She was born. <confidence> 9 </confidence> In London. <confidence> 4 <
     ],
 )
 def test_how_much_of_an_answer_is_a_thought(text: str, length: int) -> None:
-    assert thought_length(text) == length
+    assert thought_length(text, opened=True) == length
 
 
 def test_replies_may_think_anywhere() -> None:

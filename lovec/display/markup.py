@@ -17,6 +17,7 @@ from lovec.core.notices import counted
 from lovec.core.shown import visible
 from lovec.core.templates import load_template
 from lovec.display.marks import BANDS, DISAGREEMENT, Breaks, band, describe, disagrees, number, source_number
+from lovec.tags import thought_length
 from lovec.text.clauses import sentence_confidences
 from lovec.types import Keeps, Record, Sentence
 
@@ -80,7 +81,7 @@ def passage_html(record: Record, longest: int | None = None, keeps: Keeps | None
     pieces: list[_Piece] = []
     left_out: list[Sentence] = []
     room = sys.maxsize if longest is None else longest
-    breaks, gap = Breaks(record.answer), ""
+    breaks, gap = Breaks(record.answer[thought_length(record.answer, not record.given) :]), ""
     wholes = _whole_sentences(record)
     is_kept = keeps or (lambda sentence: True)
     for kept, group in groupby(enumerate(record.sentences), lambda numbered: is_kept(numbered[1])):

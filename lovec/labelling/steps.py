@@ -83,7 +83,7 @@ class EngineWriter(Writer):
 
 
 def _answer(text: str, finished: bool) -> Answer:
-    answer = text[thought_length(text) :].strip()
+    answer = text[thought_length(text, opened=True) :].strip()
     if text.strip() and not answer:
         return Answer("", problem="cut off before the answer began; give more tokens with --max_new_tokens")
     return Answer(answer, finished)
@@ -164,7 +164,7 @@ class SplitStep:
         if record.sentences:
             record = record.statements()
             return Outcome([record], {"sentences": len(record.sentences), **read})
-        answer = record.answer[thought_length(record.answer) :]
+        answer = record.answer[thought_length(record.answer, not record.given) :]
         if not answer.strip():
             return Outcome([record], {"without an answer": 1})
         if _has_abstained(record) or self.is_abstention(answer):

@@ -174,8 +174,9 @@ class DocumentTagger(ABC):
         selection = self.selection
         assert selection.revise is not None
         if any(word in record.answer for word in (self.tags.open, self.tags.close)):  # as the model wrote it
-            sentences = (replace(one, text=strip(one.text, self.tags)) for one in record.sentences)
-            record = replace(record, answer=strip(record.answer, self.tags), sentences=tuple(sentences))
+            opened = not record.given
+            sentences = (replace(one, text=strip(one.text, self.tags, opened)) for one in record.sentences)
+            record = replace(record, answer=strip(record.answer, self.tags, opened), sentences=tuple(sentences))
         return revise(record, self.keeps(mode), selection.revise, selection.hedge_phrase, selection.threshold_by)
 
     def promise(self, mode: str) -> str | None:

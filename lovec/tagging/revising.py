@@ -142,7 +142,7 @@ class _Part:
 
 def _located(record: Record) -> tuple[str, list[tuple[int, int]]]:
     """Return the text, and start and end of every sentence in it; equal ones where a sentence has no words."""
-    text = record.answer[thought_length(record.answer) :]
+    text = record.answer[thought_length(record.answer, not record.given) :]
     places, spans, end = Places(text), [], 0
     for sentence in record.sentences:
         span = places.find(sentence.text) if sentence.text else (end, end)

@@ -40,7 +40,7 @@ from lovec.tagging.base import (
 from lovec.tagging.methods import Method, MethodTagger, check_method, check_questions
 from lovec.tagging.revising import Revise
 from lovec.tagging.selection import KEEP_ALL, Selection
-from lovec.tags import DEFAULT_TAGS, TagFormat
+from lovec.tags import DEFAULT_TAGS, TagFormat, mentions_thought
 from lovec.text.documents import is_html, paragraphs, readable, title_of
 from lovec.types import (
     BY_SOURCE,
@@ -375,7 +375,12 @@ def text_record(
         record_id: id of the record.
         tags: the tag words.
     """
-    return Record(record_id, question, answer=readable(text, tags))
+    return _given(Record(record_id, question, answer=readable(text, tags)))
+
+
+def _given(record: Record) -> Record:
+    """Return the record of a text that somebody gave; it says so where that matters, see ``Record.given``."""
+    return replace(record, meta={**record.meta, "given": True}) if mentions_thought(record.answer) else record
 
 
 @dataclass
@@ -479,13 +484,15 @@ class Documents:
         if layout is not None and layout.read is not None:
             yield from read_records_of(row, layout.name, layout.read, reading)
             return
-        if row.get("text") is not None and not row.get("answer"):
+        is_given = row.get("text") is not None and not row.get("answer")
+        if is_given:
             row["answer"] = row.pop("text")
         row["id"] = reading.place if row.get("id") is None else row["id"]
         if not self.asking:
             row["question"] = row.get("question") or self.question
         with error_in(f"{reading.place}: "):
-            yield record_from_dict(row)
+            record = record_from_dict(row)
+        yield _given(record) if is_given else record
 
     def _checked(self, record: Record, place: str) -> Record:
         if not self.asking and not record.answer.strip() and not record.sentences:

@@ -35,19 +35,20 @@ def untag(
     if (answer := without_source_tags(record.answer)) != record.answer:
         record = replace(record, answer=answer)
     visible = not record.sentences and tags.occur_in(answer)
-    covered = _Covered(_readable(answer, tags) if visible else answer, tags)
+    opened = not record.given
+    covered = _Covered(_readable(answer, tags, opened) if visible else answer, tags, opened)
     texts = [covered.text, *(sentence.text for sentence in record.sentences if sentence.kind != "code")]
     if not any(map(tags.occur_in, texts)):
         return record, 0
     given = sum(sentence.score is not None for sentence in record.sentences)
     if record.sentences:
-        sentences = tuple(_read(sentence, tags) for sentence in record.sentences)
+        sentences = tuple(_read(sentence, tags, opened) for sentence in record.sentences)
     else:
-        marked = _marked(covered.text, tags, split)
+        marked = _marked(covered.text, tags, split, opened)
         sentences = tuple(replace(sentence, text=covered.restored(sentence.text)) for sentence in marked)
     kept = tuple(sentence for sentence in sentences if sentence.text)
     rejected = record.rejected if len(kept) == len(sentences) else None
-    answer = covered.restored(strip(covered.text, tags))
+    answer = covered.restored(strip(covered.text, tags, opened))
     untagged = replace(record, answer=answer, sentences=kept, rejected=rejected)
     return untagged, sum(sentence.score is not None for sentence in sentences) - given
 
@@ -68,13 +69,14 @@ class _Covered:
     Args:
         answer: the answer.
         tags: the tag words and the scale.
+        opened: as for ``lovec.tags.thought_length``.
 
     Attributes:
         text: the answer, in which characters that it does not have stand for these tag words.
     """
 
-    def __init__(self, answer: str, tags: TagFormat) -> None:
-        blocks = _code_blocks(answer, tags)
+    def __init__(self, answer: str, tags: TagFormat, opened: bool) -> None:
+        blocks = _code_blocks(answer, tags, opened)
         self._covers: list[tuple[str, str]] = []
         if blocks:
             unused = unused_characters(answer)
@@ -95,7 +97,7 @@ class _Covered:
         return text
 
 
-def _code_blocks(answer: str, tags: TagFormat) -> list[tuple[int, int]]:
+def _code_blocks(answer: str, tags: TagFormat, opened: bool) -> list[tuple[int, int]]:
     """Return start and end of the blocks of code of an answer that hold tag words.
 
     They are found as if there were no tags behind sentences: one behind a block stands in the line that closes it. A
@@ -105,7 +107,7 @@ def _code_blocks(answer: str, tags: TagFormat) -> list[tuple[int, int]]:
         return []
     opening, closing = re.escape(tags.open), re.escape(tags.close)
     words = "|".join(map(re.escape, sorted(tags.scale.words, key=len, reverse=True)))
-    begin = thought_length(answer)
+    begin = thought_length(answer, opened)
     tag = re.compile(rf"({_FENCE_LINE}){opening}[^\n]*|{opening}[ \t]*(?:{words})[ \t]*{closing}", re.MULTILINE)
     plain = tag.sub(lambda found: (found[1] or "").ljust(len(found[0])), answer[begin:])
     return [
@@ -150,24 +152,25 @@ def split_record(
 
 
 def _split(record: Record, tags: TagFormat, split: Callable[[str], list[str]]) -> Record:
-    answer = _readable(record.answer, tags)
-    sentences = tuple(parts(answer[thought_length(answer) :], split))
+    opened = not record.given
+    answer = _readable(record.answer, tags, opened)
+    sentences = tuple(parts(answer[thought_length(answer, opened) :], split))
     return replace(record, answer=answer, sentences=sentences, rejected=None)
 
 
-def _readable(answer: str, tags: TagFormat) -> str:
+def _readable(answer: str, tags: TagFormat, opened: bool) -> str:
     """Return an answer with its thought as it is, and its visible text behind that."""
-    begin = thought_length(answer)
+    begin = thought_length(answer, opened)
     return answer[:begin] + readable(answer[begin:], tags)
 
 
-def _marked(answer: str, tags: TagFormat, split: Callable[[str], list[str]]) -> Iterator[Sentence]:
+def _marked(answer: str, tags: TagFormat, split: Callable[[str], list[str]], opened: bool) -> Iterator[Sentence]:
     """Yield the parts of a tagged answer, with the scores of valid tags."""
-    parsed = parse(answer, tags)
+    parsed = parse(answer, tags, opened)
     for span in parsed.sentences:
         first = span is parsed.sentences[0]
         if span.score is None:
-            yield from parts(strip(span.raw, tags), split, begins=first)
+            yield from parts(strip(span.raw, tags, opened=False), split, begins=first)
             continue
         before = span.raw[: -len(span.raw.lstrip())]
         begins_line = first or "\n" in before
@@ -199,12 +202,12 @@ def _last_paragraph(text: str, begins_line: bool, first: bool) -> int:
     return begin
 
 
-def _read(sentence: Sentence, tags: TagFormat) -> Sentence:
+def _read(sentence: Sentence, tags: TagFormat, opened: bool) -> Sentence:
     """Return a sentence without tags in its text; the score of a valid tag at its end is kept if it has no other."""
     if sentence.kind == "code":
         return sentence
-    text = strip(sentence.text, tags)
-    marked = parse(sentence.text, tags).sentences
+    text = strip(sentence.text, tags, opened)
+    marked = parse(sentence.text, tags, opened).sentences
     if sentence.score is None and len(marked) == 1 and marked[0].score is not None and marked[0].text == text:
         return _scored(replace(sentence, text=text), marked[0].score, tags)
     return replace(sentence, text=text)

@@ -135,6 +135,26 @@ def test_lines_to_doubt_are_those_behind_the_thought(run: Any) -> None:
     assert re.findall(r"^thought\.txt:(\d+):", out, re.MULTILINE) == ["5", "5"]
 
 
+def test_a_text_that_mentions_the_end_of_a_thought_keeps_what_is_before_it(run: Any) -> None:
+    text = "Ada wrote notes.\n\nModels end a thought with `</think>`. She died. It rained.\n"
+    sentences = ["Ada wrote notes.", "Models end a thought with `</think>`.", "She died.", "It rained."]
+    Path("given.md").write_text(text)
+    _, out, _ = run("given.md", "--about", "Ada")
+    assert re.sub(r" <confidence> 0\.\d\d </confidence>", "", out) == text and out.count("</confidence>") == 4
+    Path("tagged.md").write_text(out)
+    assert run("tagged.md", "--about", "Ada")[1] == out
+    assert re.findall(r"^given\.md:(\d+):", run("given.md", "--doubt", "1")[1], re.MULTILINE) == ["1", "3", "3", "3"]
+    run("given.md", "--out", "given.jsonl")
+    Path("text.jsonl").write_text(json.dumps({"text": text}))
+    for name in ("given.jsonl", "text.jsonl"):
+        rows = run(name, "--format", "jsonl", "--revise", "hedge", "--min_confidence", "1")[1]
+        assert [s["text"] for s in json.loads(rows)["sentences"]] == sentences
+        assert json.loads(rows)["meta"]["revised"].count("\n\n") == 1
+    Path("written.jsonl").write_text(json.dumps({"answer": text}))
+    [of_a_model] = [json.loads(row) for row in run("written.jsonl", "--format", "jsonl")[1].splitlines()]
+    assert [s["text"] for s in of_a_model["sentences"]] == ["`. She died.", "It rained."]
+
+
 def test_lines_to_doubt_are_those_of_the_file_also_by_paragraphs(run: Any) -> None:
     Path("life.md").write_text(DOCUMENT, encoding="utf-8")
     Path("more.txt").write_text("\n\nIt snowed.\r\n\r\n\r\nAnd\r\nso on.", encoding="utf-8")

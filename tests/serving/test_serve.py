@@ -94,6 +94,9 @@ def test_given_text_is_tagged(server: Server) -> None:
     assert data["content"] == "Ada was born in 1815. She built a machine."
     status, data = post(server, json.dumps({"question": "Who was Ada?"}).encode(), "/v1/tag")
     assert (status, data["error"]["param"]) == (400, "text")
+    text = "Ada was born. See </think> here.\n\nShe died."
+    status, data = post(server, json.dumps({"text": text, "question": "Who was Ada?"}).encode(), "/v1/tag")
+    assert (status, data["content"]) == (200, text) and len(data["confidence"]) == 3
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from rich.console import Console
 from lovec import display
 from lovec.display import Breaks, sentence_text
 from lovec.taggers.scoring import Tagged
-from lovec.tags import SOURCE_WORDS, TagFormat, render, thought_length
+from lovec.tags import SOURCE_WORDS, TagFormat, render, thought_length, whole_mark
 from lovec.text.clauses import whole_confidence
 from lovec.types import Keeps, LovecError, Record, Sentence
 
@@ -118,7 +118,7 @@ class Printer:
         if self._clauses and (following is None or self._clauses[-1].part_of != following):
             confidence = whole_confidence([clause.confidence for clause in self._clauses])
             if len(self._clauses) > 1 and confidence is not None and any(map(self._keeps, self._clauses)):
-                self._file.write(f" [sentence {confidence:.2f}]")
+                self._file.write(f" {whole_mark(confidence)}")
             self._clauses = []
 
 

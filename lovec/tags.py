@@ -78,9 +78,26 @@ SOURCE_WORDS = ("<by_source>", "</by_source>")
 _BY_SOURCE = re.compile(rf" ?{SOURCE_WORDS[0]} (?:-|[01]\.\d\d) {SOURCE_WORDS[1]}")
 
 
-def without_source_tags(text: str) -> str:
-    """Return a text without the confidences by source that ``lovec tag`` prints."""
-    return _BY_SOURCE.sub("", text) if SOURCE_WORDS[0] in text else text  # most have none, and the search takes longer
+_WHOLE = "[sentence "
+
+
+def whole_mark(confidence: float) -> str:
+    """Return the confidence of a sentence as ``lovec tag`` prints it behind those of its clauses: [sentence 0.48]."""
+    return f"{_WHOLE}{confidence:.2f}]"
+
+
+def without_own_marks(text: str, tags: TagFormat = DEFAULT_TAGS) -> str:
+    """Return a text without what ``lovec tag`` prints behind tags: confidences by source, and of whole sentences.
+
+    Args:
+        text: any string.
+        tags: the tag words; what looks like the confidence of a whole sentence is one only behind the closing one.
+    """
+    if SOURCE_WORDS[0] in text:  # most have none, and the search takes longer
+        text = _BY_SOURCE.sub("", text)
+    if _WHOLE in text:
+        text = re.sub(rf"(?<={re.escape(tags.close)}) ?{re.escape(_WHOLE)}[01]\.\d\d\]", "", text)
+    return text
 
 
 UNTAGGED = "the answer ends without a tag"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from lovec.tags import DEFAULT_TAGS, TagFormat, parse, strip, thought_length, without_source_tags
+from lovec.tags import DEFAULT_TAGS, TagFormat, parse, strip, thought_length, without_own_marks
 from lovec.text.clauses import CONFIDENCES, in_clauses
 from lovec.text.documents import kept_blocks, kind_of, parts, readable, unused_characters
 from lovec.text.sentences import spans, split_sentences
@@ -24,7 +24,7 @@ def untag(
     """Return a record whose answer and sentences hold no tags, and the number of sentences whose tag was read.
 
     A record without sentences gets those that its tags mark: a tag ends a sentence, and what has no valid tag is split.
-    The score of a valid tag becomes the score of its sentence. Confidences by source are removed, too. What stands in a
+    The score of a valid tag becomes the score of its sentence. Confidences by source, and those of whole sentences behind their clauses, are removed, too. What stands in a
     block of code between two fences is code, tags included. Of a tagged answer in HTML the visible text stays.
 
     Args:
@@ -32,7 +32,7 @@ def untag(
         tags: the tag words and the scale.
         split: returns the sentences of a text without tags.
     """
-    if (answer := without_source_tags(record.answer)) != record.answer:
+    if (answer := without_own_marks(record.answer, tags)) != record.answer:
         record = replace(record, answer=answer)
     visible = not record.sentences and tags.occur_in(answer)
     opened = not record.given

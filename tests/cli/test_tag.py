@@ -996,7 +996,9 @@ def test_clauses_have_confidences_and_so_have_their_sentences(run: Any, session:
     assert sentences["1"] == joint_confidence(by_clause[1:4]) < min(by_clause[1:4])
     _, out, _ = run("life.txt", "--unit", "clause")
     assert out.count("[sentence ") == 1
+    Path("tagged.txt").write_text(out, encoding="utf-8")
     before, after = out.split(f" [sentence {sentences['1']:.2f}]")
+    assert run("tagged.txt", "--unit", "clause")[1] == before + after
     assert [text for text, _ in shown(before)] == CLAUSES[:4] and [text for text, _ in shown(after)] == CLAUSES[4:]
     assert re.sub(r" <confidence> 0\.\d\d </confidence>", "", before + after).strip() == LIFE
     _, page, _ = run("life.txt", "--unit", "clause", "--format", "html")

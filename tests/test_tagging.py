@@ -340,6 +340,8 @@ def test_one_text_gives_one_record_and_a_list_a_list(session: Session) -> None:
     assert [record["id"] for record in many] == ["text-1", "text-2", "text-3"]
     assert [len(record["sentences"]) for record in many] == [3, 0, 1]
     answer = lovec.tag(TEXT, "Who was Ada?", session=session)
+    of_windows = lovec.tag("Ada wrote\r\nnotes.\r\n\r\nShe sang.\r\n", session=session)
+    assert of_windows == lovec.tag("Ada wrote\nnotes.\n\nShe sang.\n", session=session)
     assert scores(many[0]) == scores(answer) and scores(answer) != scores(one)
     each = lovec.tag([TEXT, "Alone."], ["Who was Ada?", "Who?"], session=session)
     assert [record["question"] for record in each] == ["Who was Ada?", "Who?"] and scores(each[0]) == scores(answer)
@@ -571,6 +573,9 @@ def test_texts_and_json_lines_are_documents(tmp_path: Path) -> None:
         ("piped:1", "Why?", "B."),
     ]
     assert records[1].meta == {"extra": 1} and records[2].sentences[0].factuality == 1
+    of_windows = [{"text": "A\r\nb."}, {"answer": "A\r\nb.", "sentences": [{"text": "A\r\nb."}]}]
+    rows, _ = read(Documents(written(tmp_path, b_jsonl="\n".join(map(json.dumps, of_windows)))))
+    assert [(r.answer, *(s.text for s in r.sentences)) for r in rows] == [("A\nb.",), ("A\nb.", "A\nb.")]
     paragraphs, _ = read(Documents(files[:1], paragraphs=True))
     assert [(r.id, r.answer) for r in paragraphs] == [("page.txt:1", "One."), ("page.txt:2", "Two.")]
 

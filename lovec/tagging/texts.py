@@ -41,7 +41,7 @@ from lovec.tagging.methods import Method, MethodTagger, check_method, check_ques
 from lovec.tagging.revising import Revise
 from lovec.tagging.selection import KEEP_ALL, Selection
 from lovec.tags import DEFAULT_TAGS, TagFormat, mentions_thought
-from lovec.text.documents import is_html, paragraphs, readable, title_of
+from lovec.text.documents import is_html, paragraphs, readable, title_of, unix_lines
 from lovec.types import (
     BY_SOURCE,
     DEFAULT_SCALE,
@@ -370,12 +370,13 @@ def text_record(
     """Return a record of a text that is not split into sentences yet.
 
     Args:
-        text: the text; of HTML the record has the visible text, and tags that are in it already.
+        text: the text, with line breaks of any system; of HTML the record has the visible text, and tags that are in it
+            already.
         question: the question that it answers.
         record_id: id of the record.
         tags: the tag words.
     """
-    return _given(Record(record_id, question, answer=readable(text, tags)))
+    return _given(Record(record_id, question, answer=readable(unix_lines(text), tags)))
 
 
 def _given(record: Record) -> Record:
@@ -445,7 +446,7 @@ class Documents:
     def _text(self, name: str, path: Path) -> Iterator[tuple[Record, tuple[str, int | None] | None]]:
         """Yield the document of a text file, or its paragraphs, each with its place in ``places``."""
         try:
-            text = path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
+            text = unix_lines(path.read_bytes().decode("utf-8-sig"))
         except UnicodeDecodeError as error:
             self.on_error(LovecError(f"{name}: not valid UTF-8 text ({error.reason})"))
             return
@@ -499,7 +500,8 @@ class Documents:
             raise LovecError(
                 f"{place}: has no 'text', 'answer' or 'sentences' to tag; use --ask_file to have questions answered"
             )
-        return replace(record, answer=readable(record.answer))
+        sentences = tuple(replace(sentence, text=unix_lines(sentence.text)) for sentence in record.sentences)
+        return replace(record, answer=readable(unix_lines(record.answer)), sentences=sentences)
 
 
 def read_sources(place: str) -> tuple[str, ...]:
@@ -519,7 +521,7 @@ def read_sources(place: str) -> tuple[str, ...]:
     texts = []
     for file in files:
         with open_input(str(file), "a text of evidence") as lines:
-            texts.append(readable(lines.read().decode("utf-8-sig", "replace").replace("\r\n", "\n")).strip())
+            texts.append(readable(unix_lines(lines.read().decode("utf-8-sig", "replace"))).strip())
     if not any(texts):
         raise LovecError(f"{place} has no evidence, expected a text; give another file")
     return tuple(filter(None, texts))

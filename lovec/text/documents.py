@@ -202,6 +202,11 @@ def readable(text: str, tags: TagFormat = DEFAULT_TAGS) -> str:
     return text
 
 
+def unix_lines(text: str) -> str:
+    """Return a text with the line breaks of Unix, so that a text of Windows is the same text."""
+    return text.replace("\r\n", "\n")
+
+
 def unused_characters(text: str) -> Iterator[str]:
     """Yield characters that a text does not have, which can stand for words of it that must not be read there."""
     used = set(text)

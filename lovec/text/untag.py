@@ -24,8 +24,9 @@ def untag(
     """Return a record whose answer and sentences hold no tags, and the number of sentences whose tag was read.
 
     A record without sentences gets those that its tags mark: a tag ends a sentence, and what has no valid tag is split.
-    The score of a valid tag becomes the score of its sentence. Confidences by source, and those of whole sentences behind their clauses, are removed, too. What stands in a
-    block of code between two fences is code, tags included. Of a tagged answer in HTML the visible text stays.
+    The score of a valid tag becomes the score of its sentence. Removed are also confidences by source, and those of
+    whole sentences behind their clauses. What stands in a block of code between two fences is code, tags included. Of a
+    tagged answer in HTML the visible text stays.
 
     Args:
         record: given or generated text.

@@ -94,9 +94,11 @@ def test_given_text_is_tagged(server: Server) -> None:
     assert data["content"] == "Ada was born in 1815. She built a machine."
     status, data = post(server, json.dumps({"question": "Who was Ada?"}).encode(), "/v1/tag")
     assert (status, data["error"]["param"]) == (400, "text")
-    text = "Ada was born. See </think> here.\n\nShe died."
+    text = "Ada was\nborn. See </think> here.\n\nShe died."
     status, data = post(server, json.dumps({"text": text, "question": "Who was Ada?"}).encode(), "/v1/tag")
     assert (status, data["content"]) == (200, text) and len(data["confidence"]) == 3
+    of_windows = json.dumps({"text": text.replace("\n", "\r\n"), "question": "Who was Ada?"}).encode()
+    assert post(server, of_windows, "/v1/tag")[1]["confidence"] == data["confidence"]
 
 
 @pytest.mark.parametrize(

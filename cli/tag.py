@@ -407,7 +407,7 @@ class TagCommand:
                 name, before = self.documents.places.get(record.id, (record.id, 0))
                 limit, by = self.options.doubt, self.options.threshold_by
                 begin = thought_length(record.answer, not record.given)
-                before += record.answer.count("\n", 0, begin)
+                before = None if before is None else before + record.answer.count("\n", 0, begin)
                 lines += doubtful_lines(record, record.answer[begin:], limit, by, name, before)
         file.write("\n".join([self.tally.summary(), *lines]) + "\n")
 

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from lovec.core.notices import counted
 from lovec.display import number
 from lovec.display import one_line as shortened
-from lovec.tags import thought_length
 from lovec.text.sentences import Places
 from lovec.types import LovecError, Record, Sentence, ThresholdBy
 
@@ -89,22 +88,22 @@ def doubtful_lines(
 
     Args:
         record: the tagged text.
-        text: the text as it was given; a sentence that is not in it has its number in the record instead, after "#".
+        text: the text as it was given, without a thought; a sentence that is not in it has its number in the record
+            instead, after "#".
         limit: as for ``doubtful``, as is ``by``.
         by: the confidence that is compared, and shown.
         name: the document.
         before: lines of the document before the text, which is a part of it; None where its lines are not those of the
             document, so that a sentence has its number.
     """
-    begin = thought_length(text)
-    places = Places(text[begin:])
+    places = Places(text)
     breaks = [at for at, character in enumerate(text) if character == "\n"]
     for at, sentence in enumerate(record.sentences, 1):
         found = places.find(sentence.text)
         if doubtful(sentence, limit, by):
             place = f"#{at}"
             if found is not None and before is not None:
-                place = str(before + bisect_right(breaks, begin + found[0]) + 1)
+                place = str(before + bisect_right(breaks, found[0]) + 1)
             yield f"{name}:{place}: [{number(sentence, by)}] {shortened(sentence.text, sys.maxsize)}"
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit, logit
 
 from lovec.calibration import Isotonic
@@ -134,7 +134,7 @@ def _labels(records: Sequence[Record]) -> tuple[list[str], Array]:
     return [question for question, _ in pairs], np.array([value for _, value in pairs], dtype=np.float64)
 
 
-def _labelled_questions(asked: Sequence[str], factuality: Array, labelled: Array) -> list[str]:
+def _labelled_questions(asked: Sequence[str], factuality: Array, labelled: NDArray[np.bool_]) -> list[str]:
     """Return the questions that a blend can be fitted on, each once, in their order.
 
     Args:

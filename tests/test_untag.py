@@ -103,6 +103,12 @@ def test_the_text_stays_and_the_record_says_how_many_tags_were_read():
     assert record.sentences[1] == Sentence("One.", confidence=1.0, score=10)
 
 
+def test_a_tagged_text_keeps_the_white_space_at_its_ends():
+    text = f"\n \n\nOne. {tag(9)}\n\nTwo. {tag(3)} \n"
+    assert split_record(Record("a", "Q?", answer=text)).answer == "\n \n\nOne.\n\nTwo. \n"
+    assert untag(Record("a", "Q?", answer=text))[0].answer == "One.\n\nTwo."
+
+
 def test_tags_in_given_sentences_become_their_scores():
     sentences = (Sentence(f"One. {tag(9)}", 0.5), Sentence(f"Two. {tag(9)}", score=4), Sentence("Three."))
     record, read = untag(Record("a", "Q?", answer="One.", sentences=(*sentences, Sentence(tag(3)))))

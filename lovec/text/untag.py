@@ -143,13 +143,21 @@ def split_record(
         split: returns the sentences of prose without tags.
         unit: "clause" divides the sentences into clauses, see ``lovec.text.clauses.in_clauses``.
     """
-    record, _ = untag(record, tags, split)
+    record = _with_ends(untag(record, tags, split)[0], record.answer)
     meta = {name: value for name, value in record.meta.items() if name not in _OF_EARLIER_RUNS}
     if "revised" in record.meta:
         sentences = (replace(sentence, revision=None) for sentence in record.sentences)
         record = replace(record, sentences=tuple(sentences))
     record = replace(record, meta=meta) if record.sentences else _split(replace(record, meta=meta), tags, split)
     return in_clauses(record) if unit == "clause" else record
+
+
+def _with_ends(record: Record, answer: str) -> Record:
+    """Return a record without tags whose answer has the white space at both ends that it had with them."""
+    if record.answer == answer:
+        return record
+    begin, end = len(answer) - len(answer.lstrip()), len(answer.rstrip())
+    return replace(record, answer=f"{answer[:begin]}{record.answer.strip()}{answer[end:]}")
 
 
 def _split(record: Record, tags: TagFormat, split: Callable[[str], list[str]]) -> Record:

@@ -135,6 +135,14 @@ def test_lines_to_doubt_are_those_behind_the_thought(run: Any) -> None:
     assert re.findall(r"^thought\.txt:(\d+):", out, re.MULTILINE) == ["5", "5"]
 
 
+def test_lines_to_doubt_are_those_of_a_file_that_is_tagged_already(run: Any) -> None:
+    text = "\n\n\nAda wrote. <confidence> 9 </confidence>\n\nIt rained. <confidence> 3 </confidence>\n"
+    Path("tagged.txt").write_text(text)
+    assert re.findall(r"^tagged\.txt:(\d+):", run("tagged.txt", "--doubt", "1")[1], re.MULTILINE) == ["4", "6"]
+    _, out, _ = run("tagged.txt", "--min_confidence", "0", "--revise", "drop")
+    assert out == re.sub(" <confidence> . </confidence>", "", text)
+
+
 def test_a_text_that_mentions_the_end_of_a_thought_keeps_what_is_before_it(run: Any) -> None:
     text = "Ada wrote notes.\n\nModels end a thought with `</think>`. She died. It rained.\n"
     sentences = ["Ada wrote notes.", "Models end a thought with `</think>`.", "She died.", "It rained."]

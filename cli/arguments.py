@@ -27,6 +27,7 @@ from .errors import UsageError, one_line
 from .parser import with_underscores
 from .resume import find_checkpoint, is_name
 from .saved_recipe import LeftOut, Recipe, RecipeFilter, read_saved_recipe, recipe_text, run_folder
+from .sourcecode import full_name, packages_of
 
 RECIPES = Path(__file__).resolve().parents[1] / "configs"
 """The packaged recipes, in a checkout and in an installed package alike."""
@@ -280,12 +281,13 @@ def saved_recipe(checkpoint: Path, command: str, recipes: Sequence[Recipe], flag
     given |= {option for recipe in recipes for option in _options(recipe)}
     given = {re.sub(r"\.(init_args|class_path)\b|\+$", "", option) for option in given}
     classes: dict[str, str] = {}
-    for section in ("model", "data"):
+    for section, kind in (("model", "EvaluationModule"), ("data", "RecordsDataModule")):
         named = [
             *(recipe.get(section) for recipe in recipes),
             value_of(flags, f"--{section}", f"--{section}.class_path"),
         ]
-        classes.update((section, name) for name in map(_class_name, named) if isinstance(name, str))
+        names = (name for name in map(_class_name, named) if isinstance(name, str))
+        classes.update((section, full_name(name, packages_of(kind)) or name) for name in names)
     part = RecipeFilter(classes)
     recipe = part.taken(saved, run_folder(checkpoint, trainer.get("default_root_dir")))
     left_out = [left for left in part.left_out if not _is_given(left.option, given)]

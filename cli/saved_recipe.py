@@ -36,7 +36,7 @@ RECIPE_KEY = "lovec_recipe"
 _LONGEST = 1 << 17  # characters of a recipe; those of lovec have about 5000
 _DEEPEST = 32  # levels of a recipe; those of lovec have about 8
 _LONGEST_TEXT = 1 << 14  # characters of an instruction
-_SHOWN = 200  # characters of a value in a message
+_SHOWN = 200  # characters of a value that a message shows
 
 # Written by hand: a package whose classes recipes name is trusted only once somebody has looked at all of them.
 _ROOMS = ("modules", "datamodules", "rewards", "baselines", "teachers", "callbacks", "models.embedding")
@@ -97,10 +97,15 @@ class LeftOut:
 
     @property
     def flag(self) -> str:
-        """The flag that sets it."""
+        """The flag that sets it; of a long value its class or length, since a part of it would be another."""
         text = self.value if isinstance(self.value, str) else json.dumps(self.value, default=str)
         append = "=" if self.option.endswith("+") else " "
-        return f"--{self.option}{append}{shlex.quote(text[:_SHOWN])}"
+        if len(text) > _SHOWN:
+            path = self.value.get("class_path") if isinstance(self.value, dict) else None
+            if isinstance(path, str) and len(path) <= _SHOWN:
+                return f"--{self.option}{append}{shlex.quote(path)} (with its settings)"
+            return f"--{self.option} (its value has {len(text)} characters)"
+        return f"--{self.option}{append}{shlex.quote(text)}"
 
     @property
     def needed(self) -> bool:
@@ -211,7 +216,8 @@ class RecipeFilter:
     """Separates what is taken from a checkpoint's recipe from what is left out.
 
     Args:
-        classes: classes that the command line names for ``model`` and ``data``, by section; they are taken.
+        classes: import paths of the classes that the command line names for ``model`` and ``data``, by section; they
+            are taken.
 
     Attributes:
         left_out: what was left out so far.

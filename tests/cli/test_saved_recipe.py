@@ -20,6 +20,7 @@ from lovec.cli.arguments import BASE, RECIPES, arrange
 from lovec.cli.errors import UsageError
 from lovec.cli.saved_recipe import _FORMS, RECIPE_KEY, known_classes, read_saved_recipe, recipe_text, run_folder
 from lovec.cli.training import resolved
+from lovec.core.plugins import plugins
 from lovec.core.settings import declared
 from lovec.types import LovecError
 
@@ -211,6 +212,34 @@ def test_what_the_command_line_names_is_no_error(here: Path) -> None:
     own = write_checkpoint(here / "own.ckpt", recipe(model={"class_path": "my_ipo.IPO", "init_args": {"tau": 0.4}}))
     model = taken(Path(own), "test", "--model", "my_ipo.IPO")["model"]
     assert model == {"class_path": "my_ipo.IPO", "init_args": {"tau": 0.4}}
+
+
+def test_a_class_that_a_package_brings_is_named_in_short(here: Path, monkeypatch: Any) -> None:
+    entries = here / "site" / "brought-1.0.dist-info" / "entry_points.txt"
+    entries.parent.mkdir(parents=True)
+    entries.write_text("[lovec.modules]\nMine = brought:Mine\n[lovec.datamodules]\nRows = brought:Rows\n")
+    (entries.parent / "METADATA").write_text("Metadata-Version: 2.1\nName: brought\nVersion: 1.0\n")
+    (here / "site" / "brought.py").write_text(
+        "from lovec.datamodules import World\nfrom lovec.modules import DPO\n"
+        "class Mine(DPO): pass\nclass Rows(World): pass\n"
+    )
+    monkeypatch.syspath_prepend(here / "site")
+    plugins.cache_clear()
+    model = {
+        "class_path": "brought.Mine",
+        "init_args": {"policy": {"quantization": "nf4"}, "evaluation": {"modes": ["iterative"]}},
+    }
+    data = {"class_path": "brought.Rows", "init_args": {"unlabelled": "private"}}
+    saved = write_checkpoint(here / "x.ckpt", recipe(model=model, data=data))
+    found = taken(Path(saved), "test", "--model", "Mine", "--data", "Rows")
+    assert (found["model"], found["data"]) == (model, data)
+    plugins.cache_clear()
+
+
+def test_no_part_of_a_long_value_is_given_as_a_flag(here: Path) -> None:
+    saved = write_checkpoint(here / "x.ckpt", recipe(model__init_args__policy__model="/mine" * 50))
+    with pytest.raises(UsageError, match=r"add --model\.policy\.model \(its value has 250 characters\), or"):
+        taken(Path(saved))
 
 
 def test_hub_ids_and_offline_models_are_taken(here: Path) -> None:

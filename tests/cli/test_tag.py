@@ -293,7 +293,7 @@ def test_tagging_a_tagged_text_again_changes_nothing(run: Any) -> None:
     Path("tagged.txt").write_text(once, encoding="utf-8")
     assert run("tagged.txt") == (0, once, "")
     _, line, _ = run("tagged.txt", "--format", "jsonl")
-    assert json.loads(line)["answer"] == Path("page.txt").read_text().strip()
+    assert json.loads(line)["answer"] == Path("page.txt").read_text()
 
 
 def test_a_question_can_be_given(run: Any, session: Session) -> None:
@@ -936,7 +936,7 @@ def test_texts_of_every_origin_are_revised(
     _, plain, _ = run("page.txt", "--revise", "drop", *limit)
     _, tags, _ = run("page.txt")
     Path("tagged.txt").write_text(tags, encoding="utf-8")
-    assert run("tagged.txt", "--revise", "drop", *limit)[1] == plain.strip()
+    assert run("tagged.txt", "--revise", "drop", *limit)[1] == plain
     Path("rows.jsonl").write_text(json.dumps({"text": PAGE, "id": "a"}) + '\n{"text": "It rained.", "id": "b"}\n')
     _, out, _ = run("rows.jsonl", "--revise", "hedge", *limit)
     assert out.startswith("==> a <==\n") and "\n\n==> b <==\n" in out and out.endswith("It rained.\n")

@@ -140,6 +140,10 @@ def value_at(row: Mapping[str, Any], column: str) -> Any:
 def missing_column(path: str, what: str, column: str, rows: Sequence[Mapping[str, Any]]) -> LovecError:
     """Return the error for a column that no row has."""
     names = _names(rows)
+    if column in names:
+        return LovecError(
+            f"{path}: the column {column!r} is empty in every row, expected a {what}; name another column"
+        )
     nearest = get_close_matches(column, names, n=1, cutoff=0.6)
     hint = f"did you mean {nearest[0]}?" if nearest else f"its columns are {_listed(names)}"
     hint += '; where each row stands for itself, say --group ""' if what == "group" else ""

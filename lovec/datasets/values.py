@@ -26,10 +26,14 @@ LABELS = (
 
 _YES = frozenset("true t yes y".split())
 _NO = frozenset("false f no n".split())
-_RIGHT = frozenset("supported correct right accurate factual valid entailed entailment pass passed".split())
+_RIGHT = frozenset(
+    "supported correct right accurate factual valid entailed entailment pass passed faithful consistent grounded "
+    "verified reliable".split()
+)
 _WRONG = frozenset(
     "unsupported incorrect wrong inaccurate nonfactual invalid refuted contradicted contradiction hallucinated "
-    "hallucination hallucinations hallucinatory fabricated erroneous error errors fail failed".split()
+    "hallucination hallucinations hallucinatory fabricated erroneous error errors fail failed unfaithful inconsistent "
+    "ungrounded unverified unreliable untrue".split()
 )
 _UNSURE = frozenset("uncertainty unsure entropy perplexity ppl nll loss surprisal variance risk doubt".split())
 _NOT = frozenset("not non no".split())

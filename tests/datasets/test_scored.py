@@ -366,6 +366,11 @@ def test_a_table_that_has_the_keys_of_a_layout_is_read_as_a_table(tmp_path):
 # ---------------------------------------------------------------- names that say the opposite
 
 
+def test_a_column_that_is_empty_is_said_to_be(tmp_path):
+    with pytest.raises(LovecError, match="the column 'label' is empty in every row, expected a label"):
+        read(saved(tmp_path, {"confidence": 0.5, "label": None}))
+
+
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
@@ -375,6 +380,8 @@ def test_a_table_that_has_the_keys_of_a_layout_is_read_as_a_table(tmp_path):
         ("label", False), ("correct", False), ("semantic_negentropy", False), ("no_hallucination", False),
         ("hallucination_free", False), ("not_hallucinated", False), ("1_minus_entropy", False), ("p_true", False),
         ("noncontradiction", False), ("score", False), ("errors.correct", False), ("", False), ("not", False),
+        ("unfaithful", True), ("inconsistent", True), ("is_ungrounded", True), ("unverified", True), ("untrue", True),
+        ("unreliable", True), ("not_faithful", True), ("faithful", False),
     ],
 )  # fmt: skip
 def test_names_say_which_way_numbers_go(name, expected):

@@ -592,7 +592,7 @@ over all scores; both as a share of the highest score."""
 
 ScoreKind: TypeAlias = Literal["confidence", "uncertainty", "surprisal", "complement"]
 """What scores made elsewhere are: a confidence, higher for surer; an uncertainty without a scale, of which only the
-order counts; minus the logarithm of a confidence; or one less a confidence."""
+order counts; minus the logarithm of a confidence; or one minus a confidence."""
 
 Promise: TypeAlias = Literal["all-true", "share", "errors"]
 """What a guarantee is about: all kept sentences are true, a share of them is, or their errors are bounded."""

@@ -253,7 +253,7 @@ def _surer(estimator: str, values: Sequence[Any]) -> list[float | None]:
     """Return uncertainties of LM-Polygraph as numbers that are higher for surer.
 
     The estimators that are minus the logarithm of a probability give that probability, exp(-u), and those that are one
-    less a stated confidence give this confidence, 1 - u. The numbers of all others have no scale: they are negated.
+    minus a stated confidence give this confidence, 1 - u. The numbers of all others have no scale: they are negated.
 
     Raises:
         LovecError: minus the logarithm of a probability is negative, or a value is not a number.

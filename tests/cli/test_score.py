@@ -146,7 +146,7 @@ def test_several_files_and_columns_are_methods_side_by_side(here, capsys):
         ("x.pkl", b"\x80\x04\x95", "", "runs code when it is opened"),
         ("x.csv", b"a,b\n1,2\n", "", "cannot tell which column is the confidence (a, b); name it with --confidence CO"),
         ("x.csv", b"confidence,b\n1,2\n", "", "which column is the label (confidence, b); name it with --label COLUMN"),
-        ("x.csv", b"confidence,label\n1,\n", "--label label", "x.csv: no row has a label in the column 'label'; "),
+        ("x.csv", b"confidence,label\n1,\n", "--label label", "x.csv: the column 'label' is empty in every row"),
         ("x.csv", b"confidence,label\n1,1\n", "--label labl", "no row has a label in the column 'labl'; did you mean"),
         ("x.csv", b"confidence,label\n1,1\n", "--confidence p", "no row has a confidence in the column 'p'; its colu"),
         ("x.csv", b"confidence,label\n1,1\n", "--group p", "no row has a group in the column 'p'"),
@@ -305,7 +305,7 @@ def test_a_judge_that_is_not_there(here, capsys):
     assert "are read from tables, and factscore is a layout" in said
     nobody = write("none.csv", [{**row, "human": ""} for row in judged(80, 40)])
     _, said = error_of(capsys, "score", nobody, *options, "gpt_label")
-    assert "no row with a label" in said or "no row has a label" in said
+    assert "the column 'human' is empty in every row, expected a label" in said
 
 
 def test_too_few_groups_beside_a_judge_leave_the_ordinary_metrics(here):

@@ -186,7 +186,7 @@ EXPECTED = {
         "2 rows read as lm-evaluation-harness: choices: 2 records, 2 sentences, 2 labels, 2 confidences",
     ),
     "polygraph_manager.json": (
-        [answer("claim-1", "(claim 1)", "", [("(claim 1)", 0.0)], unit="claim", order_only=[],
+        [answer("claim-1", "(claim 1)", "", [("(claim 1)", 0.0)], unit="claim", kinds={"PTrueClaim": "surprisal"},
                 scores={"PTrueClaim": [1.0]})],
         "1 rows read as LM-Polygraph: manager: 1 records, 1 sentences, 1 labels, 0 confidences; of these "
         "1 sentences without their text, which the file does not have (a name stands in), "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -94,7 +95,7 @@ def trainer(folder: Path, **kwargs: Any) -> Trainer:
     settings: dict[str, Any] = {
         "default_root_dir": folder,
         "max_epochs": 1,
-        "accelerator": "cpu",
+        "accelerator": os.environ.get("LOVEC_TEST_DEVICE", "cpu"),
         "logger": False,
         "enable_checkpointing": False,
         "enable_progress_bar": False,

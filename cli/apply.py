@@ -15,7 +15,7 @@ from lovec.core.notices import counted, listed
 from lovec.core.progress import note
 from lovec.core.settings import check_range
 from lovec.datasets.rows import check_rows
-from lovec.types import LovecError
+from lovec.types import LovecError, error_in
 
 from .console import locked, warn
 from .errors import UsageError
@@ -24,6 +24,7 @@ from .score import beside, named_columns
 
 if TYPE_CHECKING:
     from lovec.calibration import Guarantee, ScoreCalibration
+    from lovec.calibration.logistic import Array
     from lovec.datasets.scored import ScoredRow
 
 CONFIDENCE, KEPT = "calibrated", "kept"
@@ -136,8 +137,14 @@ class _Applied:
         """
         import numpy as np
 
-        directed = np.concatenate([np.array(row.scores, dtype=np.float64).T for row in batch])[:, self._order]
-        confidences = self.calibration.confidences(directed)
+        directed = np.concatenate([self._of_row(row) for row in batch])
+        try:
+            confidences = self.calibration.confidences(directed)
+        except LovecError:
+            for row in batch:
+                with error_in(f"{row.place}: "):
+                    self.calibration.confidences(self._of_row(row))
+            raise
         keeps = confidences >= self.least if self.least is not None else None
         if self.promised is not None:
             kinds = [row.by or "" for row in batch for _ in row.scores[0]] if self.calibration.by else None
@@ -162,6 +169,12 @@ class _Applied:
                     raise LovecError("a row holds several scores, of which --drop cannot leave out some; omit --drop")
             yield {**row.row, **added}
         self._directed.append(directed)
+
+    def _of_row(self, row: ScoredRow) -> Array:
+        """Return the scores of a row, [what it holds, columns], in the order of the calibration."""
+        import numpy as np
+
+        return np.array(row.scores, dtype=np.float64).T[:, self._order]
 
     def summary(self) -> Iterator[str]:
         """Yield what was done, a sentence each."""

@@ -25,6 +25,14 @@ if TYPE_CHECKING:
 N_SCORES = 11
 """Number of scores of the default scale: the integers 0..10."""
 
+ROUNDING = 1e-6
+"""How far outside [0, 1] a number may lie through rounding, as means and softmaxes of float32 do."""
+
+
+def without_rounding(value: float) -> float:
+    """Return a number that rounding has carried past an end of [0, 1] as this end; any other as it is."""
+    return min(max(value, 0.0), 1.0) if -ROUNDING <= value <= 1.0 + ROUNDING else value
+
 
 def is_text(text: str) -> bool:
     """Return whether UTF-8 can encode a text; it cannot where half a surrogate pair stands alone."""

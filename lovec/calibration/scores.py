@@ -28,7 +28,7 @@ from lovec.core.plain import PlainObject, Within, checked_numbers, checked_objec
 from lovec.core.settings import check_range
 from lovec.metrics.grouped import ranks
 from lovec.metrics.powered import Judged
-from lovec.types import LovecError, ScoreKind, error_in
+from lovec.types import ROUNDING, LovecError, ScoreKind, error_in
 
 ROWS = Words("row", "group", "rows with a label and a score")
 
@@ -134,12 +134,13 @@ class Column(PlainObject):
             raise LovecError(f"a score of {self.key} is infinite, expected finite numbers; leave such rows out")
         if self.ranks is not None:
             return np.where(np.isnan(given), np.nan, self.ranks(given))
-        if (outside := given[(given < 0) | (given > 1)]).size:
+        inside = given.clip(0.0, 1.0)
+        if (outside := given[np.abs(given - inside) > ROUNDING]).size:
             raise LovecError(
-                f"{self.key} is {outside[0]:g}, and the calibration was fitted to numbers from 0 to 1; scores of "
+                f"{self.key} is {outside[0]:.7g}, and the calibration was fitted to numbers from 0 to 1; scores of "
                 "another scale need a calibration of their own"
             )
-        return given
+        return inside
 
 
 @dataclass(frozen=True, slots=True)
@@ -634,7 +635,7 @@ def _ranked(column: Column, directed: Array) -> Column:
         raise LovecError(f"a score of {column.key} is infinite, expected finite numbers; leave such rows out")
     if not there.size:
         raise LovecError(f"no row has a score {column.key}, expected numbers; name another column")
-    if column.kind != "uncertainty" and (there >= 0).all() and (there <= 1).all():
+    if column.kind != "uncertainty" and (there >= -ROUNDING).all() and (there <= 1 + ROUNDING).all():
         return column
     return Column(column.key, column.kind, column.scale, Ranks.of(there))
 

@@ -23,7 +23,7 @@ from typing import IO, Any, AnyStr, get_args
 
 from lovec.core.files import atomic_file
 from lovec.core.plain import json_text
-from lovec.types import DEFAULT_SCALE, Action, LovecError, PartKind, Record, Sentence, error_in
+from lovec.types import DEFAULT_SCALE, Action, LovecError, PartKind, Record, Sentence, error_in, without_rounding
 
 RECORD_KEYS = tuple(f.name for f in fields(Record))
 _SENTENCE_KEYS = tuple(f.name for f in fields(Sentence))
@@ -331,20 +331,28 @@ def _sentence_values(levels: int) -> dict[str, tuple[Callable[[Any], bool], str,
     Args:
         levels: number of levels of the scale that the sentence is scored on.
     """
-    share = (_is_share, "a number in [0, 1] or null (a rating of 7 is 0.7)", float)
+    share = (_is_share, "a number in [0, 1] or null (a rating of 7 is 0.7)", _share)
     return {
         "factuality": share,
         "confidence": share,
         "by_source": share,
         "source_rank": share,
         "score": (partial(_is_int, low=0, high=levels - 1), f"an integer 0..{levels - 1} or null", int),
-        "distribution": (partial(_is_list, levels, _is_share), f"{levels} probabilities or null", _floats),
+        "distribution": (partial(_is_list, levels, _is_share), f"{levels} probabilities or null", _shares),
         "token_logps": (_is_logps, "a list of numbers of at most 0, or null", _floats),
         "part_of": (partial(_is_int, low=0), "an integer from 0 or null", int),
         "claim": (lambda value: isinstance(value, str), "a text or null", str),
         "kind": (lambda value: value in _KINDS, f"one of {', '.join(_KINDS)}", str),
         "revision": (lambda value: value in _ACTIONS, f"one of {', '.join(_ACTIONS)}", str),
     }
+
+
+def _share(value: float) -> float:
+    return without_rounding(float(value))
+
+
+def _shares(values: Iterable[float]) -> tuple[float, ...]:
+    return tuple(map(_share, values))
 
 
 def _floats(values: Iterable[float]) -> tuple[float, ...]:
@@ -385,7 +393,7 @@ def _is_logps(value: Any) -> bool:
 
 
 def _is_share(value: Any) -> bool:
-    return (isinstance(value, float) or _is_int(value)) and 0.0 <= value <= 1.0
+    return (isinstance(value, float) or _is_int(value)) and 0.0 <= without_rounding(value) <= 1.0
 
 
 def short_json(value: Any) -> str:

@@ -22,7 +22,7 @@ from lovec.metrics.spans import (
 )
 from lovec.text.documents import parts
 from lovec.text.sentences import Places
-from lovec.types import LovecError, Record
+from lovec.types import LovecError, Record, without_rounding
 
 SOFT, HARD, PREDICTED = "soft_labels", "hard_labels", "predicted"
 
@@ -127,7 +127,8 @@ def _marks(marks: Mapping[str, Any], length: int) -> tuple[list[float], list[Spa
         spans = None if hard is None else [check_span(span, length) for span in hard]
         if soft is None:
             soft = [{"start": start, "end": end, "prob": 1.0} for start, end in spans or ()]
-        probability = character_probabilities([(s["start"], s["end"], s["prob"]) for s in soft], length)
+        found = [(s["start"], s["end"], without_rounding(s["prob"])) for s in soft]
+        probability = character_probabilities(found, length)
     except (KeyError, TypeError, ValueError, AttributeError):
         raise LovecError(
             f'{SOFT} and {HARD} are lists such as [{{"start": 0, "end": 4, "prob": 0.5}}] and [[0, 4]]'

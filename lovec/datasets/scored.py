@@ -24,7 +24,7 @@ from lovec.datasets.rows import Layout, Row, WrittenRow, read_rows
 from lovec.datasets.values import confidence_of, label_of, says_opposite
 from lovec.metrics.functional import mean_confidence
 from lovec.metrics.powered import Judged
-from lovec.types import LovecError, Readout, Record, ScoreKind, error_in
+from lovec.types import ROUNDING, LovecError, Readout, Record, ScoreKind, error_in
 
 STATED, MEAN = "stated", "mean of the distribution"
 """The methods of lovec's own files."""
@@ -107,6 +107,7 @@ class ScoredRow:
         group: name of what the row belongs to; None is itself.
         listed: whether the cells of the row are lists.
         by: what the row has in the column ``Columns.by``, "" where it has nothing; None without such a column.
+        place: where the row is, for error messages.
     """
 
     row: Mapping[str, Any]
@@ -114,6 +115,7 @@ class ScoredRow:
     group: str | None
     listed: bool = False
     by: str | None = None
+    place: str = ""
 
 
 def read_scored(
@@ -221,7 +223,7 @@ def _rows_of_table(path: str | os.PathLike[str], columns: Columns, as_written: b
         shown = given_row if as_written else row
         kind = value_at(row, columns.by or "")
         by = None if kind is None and columns.by not in row else _named(kind)
-        yield ScoredRow(shown, scores, group, bool(lists), by)
+        yield ScoredRow(shown, scores, group, bool(lists), by, f"{path}:{number}")
 
 
 def _rows_of_layout(path: str | os.PathLike[str], columns: Columns, layout: str) -> Iterator[ScoredRow]:
@@ -238,7 +240,8 @@ def _rows_of_layout(path: str | os.PathLike[str], columns: Columns, layout: str)
             row = {"id": record.id, "question": record.question, "text": sentence.text, **named}
             numbers = tuple((_or_nan(score),) for score in scores.values())
             group = _group_of(record, found, columns.group)
-            yield ScoredRow(row, numbers, group, by=_named(_columns_of(record).get(columns.by or "")))
+            kind = _named(_columns_of(record).get(columns.by or ""))
+            yield ScoredRow(row, numbers, group, by=kind, place=f"{path}: {record.id!r}")
 
 
 def _with_keys(records: Iterator[Record], path: str, **asked: str | None) -> Iterator[Record]:
@@ -331,13 +334,16 @@ class _Series:
         for name, numbers in (self.confidences or unknown).items():
             confidence = torch.tensor(numbers, dtype=torch.float64)
             kind = self.kinds.get(name, "confidence")
+            order_only = _order_only(confidence[~confidence.isnan()], kind == "uncertainty")
+            if not order_only:
+                confidence = confidence.clamp(0.0, 1.0)  # but for rounding they lie there
             yield ScoredMethod(
                 name,
                 confidence[labelled],
                 factuality[labelled],
                 torch.unique(group[labelled], return_inverse=True)[1],
                 bool(self.groups),
-                _order_only(confidence[~confidence.isnan()], kind == "uncertainty"),
+                order_only,
                 self.unlabelled,
                 kind,
                 None if self.by is None else tuple(compress(self.by, labelled.tolist())),
@@ -353,10 +359,10 @@ def _order_only(confidence: Tensor, uncertain: bool) -> str:
     low, high = float(confidence.min()), float(confidence.max())
     if uncertain:
         return "its numbers are uncertainties without a scale, so only their order is measured"
-    if 0 <= low and high <= 1:
+    if low >= -ROUNDING and high <= 1 + ROUNDING:
         return ""
-    reason = f"its confidences lie between {low:g} and {high:g}, so only their order is measured"
-    if low >= 0 and high <= 100:
+    reason = f"its confidences lie between {low:.7g} and {high:.7g}, so only their order is measured"
+    if low >= -ROUNDING and 2 <= high <= 100:  # below that it is no scale from 0 to 10
         reason += f" (say --confidence_scale {10 if high <= 10 else 100} if that is their scale)"
     return reason
 

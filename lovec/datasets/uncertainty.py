@@ -25,7 +25,7 @@ from typing import Any
 from lovec.datasets.jsonl import short_json
 from lovec.datasets.rows import Reading, Row, layout
 from lovec.datasets.values import confidence_of, flag_of, is_number, label_column, label_of, says_opposite, share_of
-from lovec.types import LovecError, Record, ScoreKind, Sentence
+from lovec.types import ROUNDING, LovecError, Record, ScoreKind, Sentence
 
 _SCORERS = frozenset(
     "ensemble_score ensemble_scores confidence_score confidence_scores avg semantic_negentropy semantic_density "
@@ -260,7 +260,7 @@ def _surer(estimator: str, values: Sequence[Any]) -> list[float | None]:
     """
     numbers, kind = [confidence_of(value) for value in values], _kind(estimator)
     if kind == "surprisal":
-        if wrong := [u for u in numbers if u is not None and u < 0]:
+        if wrong := [u for u in numbers if u is not None and u < -ROUNDING]:
             raise LovecError(f"{estimator} is {wrong[0]:g}, expected minus the logarithm of a probability, 0 or more")
         return [None if u is None else math.exp(-u) for u in numbers]
     return [None if u is None else 1.0 - u if kind == "complement" else -u for u in numbers]

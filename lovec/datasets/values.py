@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Any
 
 from lovec.datasets.jsonl import short_json
-from lovec.types import LovecError
+from lovec.types import LovecError, without_rounding
 
 LABELS = (
     "label factuality is_correct correct is_supported supported correctness response_correct claim_grades is_true true "
@@ -74,9 +74,11 @@ def confidence_of(value: Any, scale: float | None = None) -> float | None:
         if number is None:
             return None
         if isinstance(value, str) and value.rstrip().endswith("%"):
-            if scale is not None and not 0 <= number <= 1:
+            if scale is None:
+                return number
+            if not 0 <= (share := without_rounding(number)) <= 1:
                 raise LovecError(f"confidence is {short_json(value)}, expected a share from 0% to 100%")
-            return number
+            return share
         value = number
     elif not math.isfinite(value):
         if math.isnan(value):
@@ -84,9 +86,11 @@ def confidence_of(value: Any, scale: float | None = None) -> float | None:
         raise LovecError(f"confidence is {value}, expected a finite number")
     if scale is None:
         return float(value)
-    if not 0 <= value <= scale:
-        raise LovecError(f"confidence is {value:g}, expected a number from 0 to {scale:g}, as --confidence_scale says")
-    return float(value / scale)
+    if not 0 <= (share := without_rounding(value / scale)) <= 1:
+        raise LovecError(
+            f"confidence is {value:.7g}, expected a number from 0 to {scale:g}, as --confidence_scale says"
+        )
+    return float(share)
 
 
 def label_of(value: Any, scale: float | None = None, opposite: bool = False) -> float | None:
@@ -115,10 +119,11 @@ def label_of(value: Any, scale: float | None = None, opposite: bool = False) -> 
     if number is None:
         return None
     top = 1.0 if scale is None or (isinstance(value, str) and value.rstrip().endswith("%")) else scale
-    if not 0 <= number <= top:
-        fix = "as --label_scale says" if scale else "say --label_scale 10 or 100 where labels go up to 10 or 100"
-        raise LovecError(f"label is {number:g}, expected a number from 0 to {top:g}; {fix}")
-    return 1.0 - number / top if opposite else number / top
+    if not 0 <= (share := without_rounding(number / top)) <= 1:
+        fix = "say --label_scale 10 or 100 where labels go up to 10 or 100" if number >= 2 else "correct it"
+        fix = "as --label_scale says" if scale else fix
+        raise LovecError(f"label is {number:.7g}, expected a number from 0 to {top:g}; {fix}")
+    return 1.0 - share if opposite else share
 
 
 def share_of(value: Any, name: str) -> float | None:
@@ -132,9 +137,9 @@ def share_of(value: Any, name: str) -> float | None:
         LovecError: the value is something else.
     """
     number = confidence_of(value)
-    if number is not None and not 0 <= number <= 1:
-        raise LovecError(f"{name} is {short_json(value)}, expected a confidence in [0, 1]")
-    return number
+    if number is None or 0 <= (share := without_rounding(number)) <= 1:
+        return None if number is None else share
+    raise LovecError(f"{name} is {short_json(value)}, expected a confidence in [0, 1]")
 
 
 def flag_of(value: Any, name: str) -> bool:

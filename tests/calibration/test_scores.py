@@ -303,6 +303,15 @@ def test_an_order_that_no_map_may_follow_is_refused():
             quick({"s": odds}, truth, groups, uncertainty=["s"], maps=maps)
 
 
+def test_a_score_that_rounding_carried_past_an_end_is_this_end():
+    odds, truth, groups = made_rows(100)
+    scores = sigmoid(odds)
+    scores[:2] = [1 + 1e-7, -1e-7]
+    made, _ = quick({"p": scores}, truth, groups)
+    assert made.columns[0].ranks is None
+    assert made([1 + 1e-7, 1 + 2e-16, -1e-7]).tolist() == made([1, 1, 0]).tolist()
+
+
 def test_scores_that_do_not_fit_are_refused():
     odds, truth, groups = made_rows(100)
     made, _ = quick({"p": sigmoid(odds), "u": odds}, truth, groups, uncertainty=["u"])
@@ -310,6 +319,7 @@ def test_scores_that_do_not_fit_are_refused():
         (([0.5],), r"have shapes \[1\], expected \[N\] for each of p, u"),
         (([0.5], [0.1, 0.2]), r"have shapes \[1\], \[2\]"),
         (([1.5], [0.1]), "p is 1.5, and the calibration was fitted to numbers from 0 to 1"),
+        (([1.000002], [0.1]), "p is 1.000002, and the calibration was fitted to numbers from 0 to 1"),
         (([0.5], [math.inf]), "a score of u is infinite"),
         (({"p": [0.5]},), "the scores lacks 'u'"),
     ):

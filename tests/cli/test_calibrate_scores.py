@@ -410,7 +410,7 @@ def test_cells_that_are_lists_hold_several_rows(here, capsys):
         ),
         ("apply made other.csv", 1, "no row has a score in the column 'p_true'; did you mean p_truth?"),
         ("apply made has.csv", 1, "the rows have a column 'calibrated' already"),
-        ("apply made scale.csv", 1, "p_true is 50, and the calibration was fitted to numbers from 0 to 1"),
+        ("apply made scale.csv", 1, "scale.csv:2: p_true is 50, and the calibration was fitted to numbers from 0 to 1"),
         ("apply made empty.csv", 1, "empty.csv holds no row"),
         ("apply made labelled.csv --out labelled.csv", 1, "the output labelled.csv is also the input"),
         ("apply made labelled.csv --out full/kept.tsv", 1, "full/kept.tsv exists and is not empty; give --redo"),

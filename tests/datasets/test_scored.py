@@ -20,7 +20,7 @@ from lovec.datasets.jsonl import write_records
 from lovec.datasets.layouts import _say, read_any
 from lovec.datasets.rows import read_rows
 from lovec.datasets.scored import read_scored, read_scores
-from lovec.datasets.values import confidence_of, flag_of, label_of, plain_name, says_opposite
+from lovec.datasets.values import confidence_of, flag_of, label_of, plain_name, says_opposite, share_of
 from lovec.types import LovecError, Record, Sentence
 
 CORPUS = Path(__file__).with_name("corpus")
@@ -94,6 +94,38 @@ def test_a_share_outside_0_to_100_per_cent_is_on_no_scale(value):
 )  # fmt: skip
 def test_labels_are_numbers_or_words(value, scale, expected):
     assert label_of(value, scale) == expected
+
+
+@pytest.mark.parametrize("over", [2e-16, 1e-7, 9e-7])
+def test_a_number_that_rounding_carried_past_an_end_is_this_end(tmp_path, over):
+    for value, scale, expected in ((1 + over, 1, 1), (-over, 1, 0), (100 + 90 * over, 100, 1), (f"{1 + over}", 1, 1)):
+        assert confidence_of(value, scale) == label_of(value, scale) == expected
+    assert share_of(1 + over, "p") == 1 and share_of(-over, "p") == 0
+    assert label_of(1 + over, opposite=True) == 0 and label_of(-over, opposite=True) == 1
+    path = saved(tmp_path, {"confidence": 1 + over, "label": 1 + over}, {"confidence": -over, "label": -over})
+    [method] = read_scored(path).methods
+    assert method.order_only == "" and method.confidence.tolist() == method.factuality.tolist() == [1, 0]
+    row = {"input_text": "Q?", "generation_text": "A.", "uncertainty": -over, "estimator": "PTrue", "correct": 1}
+    assert read_scored(saved(tmp_path, row)).methods[0].confidence.tolist() == [1]
+    sentences = [{"text": "A.", "factuality": 1 + over, "confidence": 1 + over, "distribution": [0] * 10 + [1 + over]}]
+    own = read_scored(saved(tmp_path, {"question": "Q?", "answer": "A.", "sentences": sentences}))
+    assert [method.confidence.tolist() for method in own.methods] == [[1], [1]]
+
+
+@pytest.mark.parametrize(
+    ("high", "advice"), [(1.00001, ""), (1.5, ""), (2, "10"), (10, "10"), (99.5, "100"), (101, "")]
+)
+def test_a_scale_is_proposed_only_where_numbers_may_be_on_it(tmp_path, high, advice):
+    rows = ({"confidence": 0.5, "label": 1}, {"confidence": high, "label": 0})
+    said = read_scored(saved(tmp_path, *rows)).methods[0].order_only
+    assert said.startswith(f"its confidences lie between 0.5 and {high}, so only their order is measured")
+    assert said.partition("(say ")[2] == (f"--confidence_scale {advice} if that is their scale)" if advice else "")
+
+
+@pytest.mark.parametrize("value", [1.5, -0.1, 1.000002])
+def test_a_label_just_out_of_range_is_not_told_to_name_a_scale(value):
+    with pytest.raises(LovecError, match=f"^label is {value}, expected a number from 0 to 1; correct it$"):
+        label_of(value)
 
 
 @pytest.mark.parametrize(

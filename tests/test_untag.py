@@ -152,6 +152,15 @@ def test_a_number_sign_within_a_line_begins_no_heading():
     assert [s.text for s in record.sentences] == ["One.", "# Head```\nx\n```"]
     record, _ = untag(Record("a", "Q?", answer=f"One. {tag(0)}\n# Head\nTwo. {tag(0)}\n"))
     assert [(s.text, s.score) for s in record.sentences] == [("One.", 0), ("# Head", None), ("Two.", 0)]
+    for rest in ("# HeadIs it?", "# Head\nIs it?", "# He left.\n\n# Head\nTwo."):
+        alone, behind = (
+            [(s.text, s.kind) for s in split_record(Record("a", "Q?", answer=f"One. {text}{rest}")).sentences]
+            for text in ("", f"{tag(5)} ")
+        )
+        assert behind == alone
+    assert texts_and_scores(f"One. {tag(5)} # Head\nIs it? Two. {tag(3)}")[2:] == [("Is it?", None), ("Two.", 3)]
+    record, _ = untag(Record("a", "Q?", answer=f"One. {tag(5)} # Head {tag('x')}"))
+    assert [(s.text, s.kind) for s in record.sentences] == [("One.", "statement"), ("# Head x", "statement")]
 
 
 def test_a_title_is_no_part_of_the_paragraph_behind_it():

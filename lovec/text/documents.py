@@ -34,6 +34,7 @@ _COLONS = tuple(":;,：；，、")  # a title ends neither in one of these nor i
 _FRONT_MATTER = re.compile(r"\ufeff?-{3,}[ \t]*\r?\n(?:#[^\n]*\n)*[\"']?\w[^\n:]*:(?:\s|\Z)")
 _BLANK_LINE = re.compile(r"\n\s*\n")
 _NEWLINE = re.compile(r"\r\n?|\n")
+_BEFORE = "x "  # stands for what a line that is not read begins with
 
 _HTML_DOCUMENT = re.compile(
     r"\ufeff?\s*(?>(?:<\?xml[^>]*>|<!--(?>.*?-->))\s*)*+<(?:!doctype\s+html|html|head|body)\b",
@@ -67,7 +68,11 @@ _SMALL_WORD = 3  # letters of a word that a title may write in lower case
 
 
 def parts(
-    text: str, split: Callable[[str], list[str]] = split_sentences, begins: bool = True, until: int | None = None
+    text: str,
+    split: Callable[[str], list[str]] = split_sentences,
+    begins: bool = True,
+    until: int | None = None,
+    begins_line: bool = True,
 ) -> list[Sentence]:
     """Return the parts of a text in their order: the sentences of its prose, and what is kept as it is.
 
@@ -76,10 +81,11 @@ def parts(
         split: returns the sentences of prose.
         begins: whether the text is the beginning of its document, whose first line may be its title.
         until: where the last part ends, at the end of a sentence or a block; None is the end of the text.
+        begins_line: whether the text begins a line; if not, what its first line begins with is no block.
     """
     found: list[Sentence] = []
     here, until = 0, len(text) if until is None else until
-    for start, end, kind in kept_blocks(text, begins):
+    for start, end, kind in kept_blocks(text, begins, begins_line):
         if end > until:
             break
         found += map(_sentence, split(text[here:start]))
@@ -109,13 +115,18 @@ def paragraphs(text: str) -> list[tuple[str, PartKind]]:
     return found
 
 
-def kept_blocks(text: str, begins: bool = True) -> list[tuple[int, int, PartKind]]:
+def kept_blocks(text: str, begins: bool = True, begins_line: bool = True) -> list[tuple[int, int, PartKind]]:
     """Return start, end and kind of the blocks of a text that hold no prose, in their order, without overlap.
 
     Args:
         text: as for `parts`.
         begins: as for `parts`.
+        begins_line: as for `parts`.
     """
+    if not begins_line:
+        skipped = len(_BEFORE)
+        blocks_behind = kept_blocks(_BEFORE + text, begins=False)
+        return [(max(start - skipped, 0), end - skipped, kind) for start, end, kind in blocks_behind]
     lines = [0, *(match.end() for match in _NEWLINE.finditer(text)), len(text)]
     environment: dict[str, Any] = {}
     blocks = [(token.map, kind) for token, kind in _kept_tokens(_markdown(text).parse(text, environment))]

@@ -178,18 +178,23 @@ def _marked(answer: str, tags: TagFormat, split: Callable[[str], list[str]], ope
     parsed = parse(answer, tags, opened)
     for span in parsed.sentences:
         first = span is parsed.sentences[0]
+        begins_line = first or _begins_line(span.raw)
         if span.score is None:
-            yield from parts(strip(span.raw, tags, opened=False), split, begins=first)
+            yield from parts(strip(span.raw, tags, opened=False), split, first, begins_line=begins_line)
             continue
-        before = span.raw[: -len(span.raw.lstrip())]
-        begins_line = first or "\n" in before
         begin = _last_paragraph(span.text, begins_line, first)
-        yield from parts(span.text, split, begins=first, until=begin)
+        yield from parts(span.text, split, first, begin, begins_line)
         text, head = span.text[begin:].strip(), span.text[:begin].rstrip()
         if head:
             begins_line = "\n" in span.text[len(head) : len(span.text) - len(text)]
         yield _scored(Sentence(text, kind=kind_of(text, begins_line)), span.score, tags)
-    yield from parts(parsed.tail, split, begins=not parsed.sentences)
+    first = not parsed.sentences
+    yield from parts(parsed.tail, split, first, begins_line=first or _begins_line(parsed.tail))
+
+
+def _begins_line(text: str) -> bool:
+    """Return whether what stands behind a tag begins a line of its own."""
+    return "\n" in text[: len(text) - len(text.lstrip())]
 
 
 def _last_paragraph(text: str, begins_line: bool, first: bool) -> int:
@@ -202,8 +207,7 @@ def _last_paragraph(text: str, begins_line: bool, first: bool) -> int:
         begins_line: whether it begins a line; elsewhere a number sign begins no heading.
         first: whether it begins the answer, whose first line may be its title.
     """
-    ends = [end for start, end, _ in kept_blocks(text, begins=first) if start or begins_line]
-    begin = max((end for end in ends if text[end:].strip()), default=0)
+    begin = max((end for _, end, _ in kept_blocks(text, first, begins_line) if text[end:].strip()), default=0)
     pieces = [(begin + start, begin + end) for start, end in spans(text[begin:])]
     for (begun, end), (start, _) in zip(reversed(pieces[:-1]), reversed(pieces[1:]), strict=True):
         if _BLANK_LINE.search(text, end, start) or kind_of(text[begun:end], begins_line=False) != STATEMENT:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from lovec.core.notices import DoublingWarning
 from lovec.encoding import DEFAULT_SCORING, EVIDENCE, Encoder, Grounding, Scoring
 from lovec.tags import DEFAULT_TAGS, TagFormat
-from lovec.text.cutting import cut
+from lovec.text.cutting import cut, stripped
 from lovec.types import LovecError, Record, error_in
 
 if TYPE_CHECKING:
@@ -197,8 +197,5 @@ def _grounded_ids(
 
 
 def _texts(texts: Iterable[str]) -> tuple[str, ...]:
-    """Return texts without the halves of surrogate pairs, which no tokenizer takes, and without blank ones.
-
-    White space at their edges is removed as well.
-    """
-    return tuple(filter(None, (text.encode(errors="replace").decode().strip() for text in texts)))
+    """Return texts as ``stripped`` does, without the halves of surrogate pairs, which no tokenizer takes."""
+    return tuple(stripped(text.encode(errors="replace").decode() for text in texts))

@@ -12,6 +12,7 @@ from lovec.core.settings import Count, checked
 from lovec.encoding import Encoder
 from lovec.encoding.prompts import prompt
 from lovec.encoding.reply_scoring import SentenceQuestion
+from lovec.text.cutting import stripped
 from lovec.types import DEFAULT_SCALE, Engine, LovecError, Oracle, Readout, Record
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ class SelfJudge(Oracle):
             raise LovecError(
                 "SelfJudge has no model to judge with; give it as model.oracle, or call attach(policy, encoder) first"
             )
-        evidence = ["\n\n".join(text.strip() for text in record.evidence if text.strip()) for record in records]
+        evidence = ["\n\n".join(stripped(record.evidence)) for record in records]
         for record, text in zip(records, evidence, strict=True):
             if not text:
                 self._no_evidence.add(record.id)

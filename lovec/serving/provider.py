@@ -189,15 +189,23 @@ class ProviderWorker(TaskWorker):
         tagger, record = self.tagger, job.record
         problems: list[str] = []
         is_p_true = tagger.method == "p_true"
+        prompts = tagger.sentence_prompts(record.statements())
+        found = [asyncio.get_running_loop().create_future() for _ in prompts]
+        left = zip(prompts, found, strict=True)
+
+        async def ask() -> None:
+            for prompt, word in left:
+                word.set_result(await self._asked(job, prompt))
+
         try:
             async with asyncio.TaskGroup() as tasks:
-                unknown = 0
-                prompts = tagger.sentence_prompts(record.statements())
-                asked = iter([tasks.create_task(self._asked(job, prompt)) for prompt in prompts])
+                for _ in range(min(tagger.asker.concurrency, len(prompts))):
+                    tasks.create_task(ask())
+                unknown, words = 0, iter(found)
                 for at, part in enumerate(record.sentences):
                     sentence = Sentence(part.text, kind=part.kind)
                     if part.is_statement:
-                        word = await next(asked)
+                        word = await next(words)
                         if isinstance(word, str):
                             problems.append(f"sentence {at + 1} has no confidence: {word}")
                         else:
@@ -211,15 +219,17 @@ class ProviderWorker(TaskWorker):
             raise group.exceptions[0] from None
         return replace(record, meta={**record.meta, "problems": problems})
 
-    async def _asked(self, job: Job, prompt: Prompt[Word]) -> Word | str:
-        """Return what the reply to a question says, or why it cannot be used."""
-        reply = await self._call(
-            job,
-            lambda: self.tagger.asker.granted(
+    async def _asked(self, job: Job, make: Callable[[], Prompt[Word]]) -> Word | str:
+        """Return what the reply to a question says, or why it cannot be used; the question is made for its call."""
+
+        async def ask() -> Word | str:
+            prompt = make()
+            reply = await self.tagger.asker.granted(
                 prompt.wishes, lambda wish: self.chat.ask(prompt.messages, prompt.parameters(0, wish))
-            ),
-        )
-        return prompt.value(reply, 0)
+            )
+            return prompt.value(reply, 0)
+
+        return await self._call(job, ask)
 
     async def _call(self, job: Job, call: Callable[[], Awaitable[T]]) -> T:
         """Return what a call gives, once there are few enough others."""

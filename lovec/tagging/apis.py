@@ -84,15 +84,20 @@ class ApiModel(Asker):
         ask_again: ask again where the cache holds only unusable replies.
     """
 
-    def answers(self, names: Sequence[str], prompts: Sequence[Prompt[T]]) -> list[T | None]:
+    def answers(self, names: Sequence[str], prompts: Sequence[Callable[[], Prompt[T]]]) -> list[T | None]:
         """Return what the reply to every prompt says; None for those that ``failures`` names.
+
+        Args:
+            names: names the prompts, for ``failures``.
+            prompts: functions that return what is asked; each is called where there is a free call, since many prompts
+                with the same long text would not fit into memory together.
 
         Raises:
             LovecError: the money is spent, the server refuses every call, 20 in a row failed, or a reply could not be
                 stored; all replies so far are in the cache.
         """
         with doing(self.model, text=lambda: f"{self.model}: {self.status}"):
-            asked = self._ask(names, [partial(_same, prompt) for prompt in prompts])
+            asked = self._ask(names, prompts)
         if asked.missing or asked.gave_up:
             rest = f"{len(asked.missing)} of {len(names)} calls are not made, " if asked.missing else ""
             raise LovecError(f"{asked.stop_reason}; {rest}all replies so far are in the cache")
@@ -307,7 +312,7 @@ class _ApiJudge(Judge):
     def support(self, claims: Sequence[Claim]) -> list[float]:
         """Return 1 for every claim to which the model says Yes, else 0."""
         names = [f"{claim.record.id}/comparison-{at}" for at, claim in enumerate(claims, 1)]
-        replies = self._tagger.asker.answers(names, list(map(self._tagger.judge_prompt, claims)))
+        replies = self._tagger.asker.answers(names, [partial(self._tagger.judge_prompt, claim) for claim in claims])
         return [0.0 if reply is None else float(reply.level) for reply in replies]
 
 
@@ -460,7 +465,7 @@ class ApiTagger(DocumentTagger):
                 continue
             statements = self._split(record).statements()
             if self.method not in SAMPLED:
-                yield from self.sentence_prompts(statements)
+                yield from (prompt() for prompt in self.sentence_prompts(statements))
             elif statements.sentences:
                 yield from self._comparison_prompts(statements, comparisons)
 
@@ -507,18 +512,22 @@ class ApiTagger(DocumentTagger):
             kept=partial(_tokens_in, partial(_tag_insides, self.tags)),
         )
 
-    def sentence_prompts(self, record: Record) -> list[Prompt[Word]]:
-        """Return the question of the method, "p_true" or "verbal", about every sentence of a text."""
+    def sentence_prompts(self, record: Record) -> list[Callable[[], Prompt[Word]]]:
+        """Return for every sentence of a text what makes the question of the method, "p_true" or "verbal", about it.
+
+        Each question has the whole text in it.
+        """
         context = " ".join(sentence.text for sentence in record.sentences)
         wording, pattern, words = self._wording.verbal, _NUMBER_REPLY, DEFAULT_SCALE.words
         wishes: Sequence[Mapping[str, Any]] = _LOGPROBS if self.readout == "mean" else ({},)
         if self.method == "p_true":
             wording, pattern, words, wishes = self._wording.p_true, _TRUTH_REPLY, P_TRUE_SCALE.words, _LOGPROBS
         fill = {"question": record.question.strip(), "context": context}
-        return [
-            self._word_prompt(wording.format(**fill, sentence=sentence.text), pattern, words, wishes)
-            for sentence in record.sentences
-        ]
+
+        def prompt(sentence: Sentence) -> Prompt[Word]:
+            return self._word_prompt(wording.format(**fill, sentence=sentence.text), pattern, words, wishes)
+
+        return [partial(prompt, sentence) for sentence in record.sentences]
 
     def judge_prompt(self, claim: Claim) -> Prompt[Word]:
         """Return the question whether a text supports a sentence."""
@@ -546,7 +555,8 @@ class ApiTagger(DocumentTagger):
 
     def _answered(self, records: Sequence[Record]) -> list[Record]:
         """Have questions answered with tags."""
-        replies = self.asker.answers([record.id for record in records], list(map(self._question_prompt, records)))
+        prompts = [partial(self._question_prompt, record) for record in records]
+        replies = self.asker.answers([record.id for record in records], prompts)
         return [with_cut_off(self._read(*pair)) for pair in zip(records, replies, strict=True)]
 
     def _read(self, record: Record, reply: ChatReply | None) -> Record:
@@ -623,7 +633,7 @@ class ApiTagger(DocumentTagger):
         asked = [record for record in records if record.sentences and not brought_samples(record)]
         prompts = [self._sample_prompts(record) for record in asked]
         names = [f"{record.id}/sample-{at}" for record in asked for at in range(1, self.samples + 1)]
-        found = self.asker.answers(names, [prompt for row in prompts for prompt in row])
+        found = self.asker.answers(names, [partial(_same, prompt) for row in prompts for prompt in row])
         replies = iter(found)
         drawn = {
             record.id: [reply[0] for _ in row if (reply := next(replies)) is not None]

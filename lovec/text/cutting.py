@@ -6,13 +6,14 @@ import logging
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Literal, TypeAlias
 
 from lovec.core.notices import DoublingWarning, SingleWarning
 from lovec.core.settings import check_choice, check_count
+from lovec.text.documents import unix_lines
 from lovec.types import LovecError, Record
 
 EvidenceCut: TypeAlias = Literal["bm25", "head"]
@@ -93,7 +94,7 @@ def cut(
         LovecError: ``how`` is unknown, or the budget is too small for a single word of the evidence.
     """
     check_choice("the way to cut evidence", how, EvidenceCut)
-    texts = [text.strip() for text in evidence if text.strip()]
+    texts = stripped(evidence)
     whole = _joined(texts)
     if not whole or count_tokens(whole) <= budget:
         return whole
@@ -210,5 +211,13 @@ def words_of(text: str) -> list[str]:
     return re.findall(r"\w+", text.casefold())
 
 
-def _joined(evidence: Sequence[str]) -> str:
-    return "\n\n".join(text.strip() for text in evidence if text.strip())
+def stripped(evidence: Iterable[str]) -> list[str]:
+    """Return the texts of evidence as they are read: without white space at their edges, with Unix's line breaks.
+
+    Those that are blank are left out.
+    """
+    return [text for given in evidence if (text := unix_lines(given).strip())]
+
+
+def _joined(evidence: Iterable[str]) -> str:
+    return "\n\n".join(stripped(evidence))

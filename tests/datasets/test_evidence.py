@@ -219,6 +219,7 @@ def test_evidence_within_the_budget_is_kept_whole(how):
     whole = "\n\n".join(text for text in PAGES if text)
     assert cut(PAGES, CLAIMS, words(whole), how, words) == whole
     assert cut((), CLAIMS, 5, how, words) == cut((" ",), CLAIMS, 5, how, words) == ""
+    assert cut(("Ada.\r\n\r\nBath.\r\n",), CLAIMS, 5, how, words) == "Ada.\n\nBath."
 
 
 def test_head_is_the_beginning():

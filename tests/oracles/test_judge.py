@@ -200,6 +200,12 @@ def test_judging_without_adapter_leaves_the_adapter_off(llama: Setup) -> None:
 # Evidence
 
 
+def test_line_breaks_of_windows_in_evidence_change_no_rating(llama: Setup) -> None:
+    windows, unix = (about("a", ["She wrote notes."], [f"Ada wrote.{end}She was born."]) for end in ("\r\n", "\n"))
+    judge = llama.judge()
+    assert judge.rate([windows]) == judge.rate([unix])
+
+
 def test_the_evidence_is_computed_once(tmp_path: Path) -> None:
     """64 sentences on 1500 tokens of evidence, against asking about each of them anew."""
     tested = setup(tmp_path, "llama")

@@ -160,7 +160,11 @@ def polygraph_scores(row: Row, reading: Reading) -> Iterator[Record]:
 
 
 @layout(
-    "LM-Polygraph: uncertainty", "input_text generation_text uncertainty", short="lm-polygraph", units=polygraph_scores
+    "LM-Polygraph: uncertainty",
+    "input_text generation_text uncertainty",
+    short="lm-polygraph",
+    units=polygraph_scores,
+    series=lambda record: str(record.meta.get("estimator", "")),
 )
 def polygraph(row: Row, reading: Reading) -> Iterator[Record]:
     """Read an answer with its uncertainty in ``meta``; it is not a confidence, since it has no scale in common."""

@@ -261,6 +261,19 @@ def test_lm_polygraph_uncertainties(tmp_path):
         read(saved(tmp_path, {**row, "uncertainty": -1}))
 
 
+def test_each_estimator_of_lm_polygraph_has_rows_of_its_own(tmp_path):
+    rows = [
+        {"input_text": f"Q{at}?", "generation_text": "A.", "uncertainty": u, "estimator": name, "correct": at}
+        for at in range(2)
+        for name, u in (("PTrue", 0.0), ("SemanticEntropy", 0.5))
+    ]
+    methods = read_scored(saved(tmp_path, *rows)).methods
+    assert [method.name for method in methods] == ["PTrue", "SemanticEntropy"]
+    for method, confidence in zip(methods, (1.0, -0.5), strict=True):
+        assert method.confidence.tolist() == [confidence] * 2 and method.factuality.tolist() == [0.0, 1.0]
+        assert method.missing == method.unlabelled == 0
+
+
 def test_lm_polygraph_managers(tmp_path):
     manager = {
         "estimations": {

@@ -202,8 +202,10 @@ def test_judging_without_adapter_leaves_the_adapter_off(llama: Setup) -> None:
 
 def test_line_breaks_of_windows_in_evidence_change_no_rating(llama: Setup) -> None:
     windows, unix = (about("a", ["She wrote notes."], [f"Ada wrote.{end}She was born."]) for end in ("\r\n", "\n"))
-    judge = llama.judge()
-    assert judge.rate([windows]) == judge.rate([unix])
+    engines = Scripted(), Scripted()
+    for engine, record in zip(engines, (windows, unix), strict=True):
+        llama.judge(engine=engine).rate([record])
+    assert engines[0].prompts == engines[1].prompts
 
 
 def test_the_evidence_is_computed_once(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def safe_facts(row: Row, reading: Reading) -> Iterator[Record]:
     for record in safe(row, reading):
         facts = (row.get(f"side{record.meta['side']}_posthoc_eval_data") or {}).get("checked_statements") or ()
         texts = [fact.get("self_contained_atomic_fact") or fact["atomic_fact"] for fact in facts]
-        labels = [label_of(fact["annotation"]) for fact in facts]
+        labels = [label_of(fact.get("annotation")) for fact in facts]
         confidences = [confidence_of(fact.get("confidence")) for fact in facts]
         given = any(confidence is not None for confidence in confidences)
         meta = {**record.meta, "unit": "claim", **({"scores": confidences} if given else {})}
@@ -163,7 +163,7 @@ def _checked_sentences(result: dict[str, Any]) -> Iterator[Sentence]:
     facts: dict[str, Counter[str]] = {}
     statements = result.get("checked_statements") or ()
     for statement in statements:
-        facts.setdefault(statement["sentence"], Counter())[statement["annotation"].lower()] += 1
+        facts.setdefault(statement["sentence"], Counter())[(statement.get("annotation") or "").lower()] += 1
     split = result.get("all_atomic_facts")
     for text in facts if split is None else [item["sentence"] for item in split]:
         labels = facts.get(text, Counter())

@@ -74,7 +74,7 @@ def labelled_facts(row: Row, reading: Reading) -> Iterator[Record]:
             yield _with_scores(record, record.sentences, confidences)
         else:
             facts = [fact for annotation in annotations for fact in annotation["human-atomic-facts"] or ()]
-            sentences = tuple(Sentence(fact["text"].strip(), label_of(fact["label"])) for fact in facts)
+            sentences = tuple(Sentence(fact["text"].strip(), label_of(fact.get("label"))) for fact in facts)
             record = replace(record, meta={**record.meta, "unit": "claim"})
             yield _with_scores(record, sentences, [confidence_of(fact.get("confidence")) for fact in facts])
 
@@ -116,7 +116,7 @@ def decided(row: Row, reading: Reading) -> Iterator[Record]:
     """
     for number, facts in enumerate(_answers(row), reading.number):
         topic = str(row.get("topic") or f"answer {number}")
-        sentences = [Sentence(fact["atom"].strip(), label_of(fact["is_supported"])) for fact in facts or ()]
+        sentences = [Sentence(fact["atom"].strip(), label_of(fact.get("is_supported"))) for fact in facts or ()]
         meta = {"topic": topic, "abstained": facts is None, "unit": "claim"}
         yield reading.record(row.get("input") or f"({topic})", row.get("output"), sentences, topic, **meta)
         reading.left_out["abstentions"] += facts is None
@@ -129,7 +129,7 @@ def _answers(row: Row) -> list[Any]:
 
 
 def _supported(facts: Sequence[dict[str, Any]] | None) -> float | None:
-    labels = Counter(fact["label"] for fact in facts or ())
+    labels = Counter(label for fact in facts or () if (label := fact.get("label")) is not None)
     if unknown := labels.keys() - {"S", "NS", "IR"}:
         raise ValueError(f"label {sorted(unknown)[0]!r}, expected S, NS or IR")
     judged = labels["S"] + labels["NS"]

@@ -56,7 +56,7 @@ def predicted_marks(row: Row, reading: Reading) -> Iterator[Record]:
 
 @layout(
     "Mu-SHROOM: marked characters",
-    "model_input model_output_text soft_labels",
+    "model_input model_output_text soft_labels|predicted",
     short="mu-shroom",
     units=predicted_marks,
 )

@@ -296,9 +296,9 @@ def rlcr(row: Row, reading: Reading) -> Iterator[Record]:
 
 
 def is_rlcr_numbers(row: Row) -> bool:
-    """Return whether a row has nothing but an id, and confidence and correctness by model."""
+    """Return whether a row has nothing but an id, and confidence by model, where known with correctness."""
     models = [value for key, value in row.items() if key != "id"]
-    return bool(models) and all(isinstance(m, Mapping) and m.keys() >= {"confidence", "correct"} for m in models)
+    return bool(models) and all(isinstance(m, Mapping) and "confidence" in m for m in models)
 
 
 @layout("RLCR: numbers", "id", fits=is_rlcr_numbers, short="rlcr", series=_model)
@@ -308,7 +308,7 @@ def rlcr_numbers(row: Row, reading: Reading) -> Iterator[Record]:
     for model, values in row.items():
         if model != "id":
             sentence = Sentence(
-                f"(answer of {model})", label_of(values["correct"]), share_of(values["confidence"], "confidence")
+                f"(answer of {model})", label_of(values.get("correct")), share_of(values["confidence"], "confidence")
             )
             yield Record(f"{name}/{model}", f"(question {name})", sentences=(sentence,), meta={"model": model})
             reading.left_out[_PLACEHOLDERS] += 1

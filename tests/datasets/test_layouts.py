@@ -451,7 +451,11 @@ def test_the_nearest_layout_is_named(row, said):
         ("rlcr_numbers.jsonl", {"Base": {"confidence": 2, "correct": 1}}, "confidence is 2, expected a confidence"),
         ("subclaim_numbers.jsonl", {"true": [1]}, "there are 2 scores and 1 labels"),
         ("subclaims.jsonl", {"claims": [{}]}, "conformal factuality: claims ('subclaim' is missing)"),
-        ("factscore_decisions.json", {"decisions": [[{"atom": "A."}]]}, "FActScore: decisions ('is_supported' is miss"),
+        (
+            "factscore_decisions.json",
+            {"decisions": [[{"is_supported": 1}]]},
+            "FActScore: decisions ('atom' is missing)",
+        ),
         (
             "factbench.jsonl",
             {"claim_labels": [True]},

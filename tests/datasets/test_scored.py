@@ -261,6 +261,33 @@ def test_lm_polygraph_uncertainties(tmp_path):
         read(saved(tmp_path, {**row, "uncertainty": -1}))
 
 
+@pytest.mark.parametrize(
+    ("layout", "name", "row"),
+    [
+        ("factscore", "confidence", {
+            "input": "Q?", "output": "A.", "topic": "Ada", "cat": ["rare", "Asia"],
+            "annotations": [{"text": "A.", "human-atomic-facts": [{"text": "A.", "confidence": 0.5}]}],
+        }),
+        ("factscore", "confidence", {"decisions": [[{"atom": "A.", "confidence": 0.5}]]}),
+        ("safe", "side 1", {
+            "prompt": "Q?", "side1_response": "A.", "side1_posthoc_eval_data": {
+                "checked_statements": [{"sentence": "A.", "atomic_fact": "A.", "confidence": 0.5}]
+            },
+        }),
+        ("rlcr", "Base", {"id": 1, "Base": {"confidence": 0.5}}),
+        ("mu-shroom", "confidence", {
+            "id": "a", "model_input": "Q?", "model_output_text": "It is.",
+            "predicted": {"soft_labels": [{"start": 0, "end": 2, "prob": 0.5}]},
+        }),
+    ],
+)  # fmt: skip
+def test_new_rows_of_a_layout_need_no_labels(tmp_path, layout, name, row):
+    path = saved(tmp_path, row)
+    assert [row.scores for row in read_scores(path, Columns((name,)), layout)] == [((0.5,),)]
+    with pytest.raises(LovecError, match="has no row with a label, expected a label per row"):
+        read_scored(path, layout=layout)
+
+
 def test_each_estimator_of_lm_polygraph_has_rows_of_its_own(tmp_path):
     rows = [
         {"input_text": f"Q{at}?", "generation_text": "A.", "uncertainty": u, "estimator": name, "correct": at}

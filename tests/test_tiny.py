@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lovec.encoding import Encoder
+from lovec.models import absolute_name, resolve_model
 from lovec.models.tiny import build_tiny, ensure_tiny
 from lovec.tags import parse
 from lovec.types import LovecError
@@ -138,3 +139,18 @@ def test_a_cached_model_is_built_once(tmp_path, monkeypatch):
 def test_importing_tiny_loads_no_torch():
     code = "import sys, lovec.models.tiny; assert not {'torch', 'transformers', 'tokenizers'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)})
+
+
+def test_a_path_is_named_from_any_folder_and_other_models_by_their_names(tmp_path, monkeypatch):
+    for name in ("mine", "world", "tiny-llama", "org/base"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "small.gguf").touch()
+    monkeypatch.chdir(tmp_path)
+    for path in ("mine", "./mine", "org/../mine/"):
+        assert resolve_model(path) == absolute_name(path) == f"{tmp_path}/mine"
+        assert resolve_model(f"random:{path}") == f"random:{tmp_path}/mine"
+    assert [absolute_name(path) for path in (".", "org/base", "small.gguf", str(tmp_path))] == [
+        str(tmp_path), f"{tmp_path}/org/base", f"{tmp_path}/small.gguf", str(tmp_path)
+    ]  # fmt: skip
+    for name in ("world", "tiny-llama", "random:world", "smollm2", "org/other", "org/other:small.gguf", "org/a@v1"):
+        assert absolute_name(name) == name

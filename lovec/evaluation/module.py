@@ -38,7 +38,7 @@ from lovec.evaluation.prompting import (
 )
 from lovec.evaluation.run_folders import UNFINISHED, TestFolder, predictions_file, set_aside
 from lovec.evaluation.stopping import SignalConnector
-from lovec.models import resolve_model
+from lovec.models import absolute_name, resolve_model
 from lovec.policy import Policy, PolicyConfig, check_adapter, is_adapter, load_stops
 from lovec.policy.checkpoints import (
     KEY,
@@ -309,7 +309,7 @@ class EvaluationModule(LightningModule, CheckedSettings):
     @cached_property
     def base_fingerprint(self) -> Part:
         """The part of the fingerprint that tells the base model from others."""
-        return base_part(self.policy_config.model, self.policy.model)
+        return base_part(absolute_name(self.policy_config.model), self.policy.model)
 
     @cached_property
     def _prompt(self) -> Part:

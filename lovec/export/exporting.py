@@ -21,7 +21,7 @@ from lovec.core.provenance import Provenance
 from lovec.core.templates import load_template
 from lovec.encoding import Encoder
 from lovec.encoding.grounding import encoder_of
-from lovec.models import resolve_model
+from lovec.models import absolute_name, resolve_model
 from lovec.models.gguf import is_gguf
 from lovec.policy import ADAPTER, Policy, PolicyConfig, check_adapter, load_config, load_tokenizer
 from lovec.policy.quantization import stored_quantization
@@ -61,7 +61,7 @@ class ExportSource:
     Attributes:
         adapter: PEFT adapter folder.
         run: folder of the run that wrote it; None where only the adapter is known.
-        base: hub id or folder of the base model.
+        base: hub id of the base model, or its folder or GGUF file by the absolute path.
         any_base: whether the adapter may name another base model.
     """
 
@@ -87,7 +87,8 @@ class ExportSource:
         if base is None:
             raise LovecError(f"{adapter} does not name its base model; give it with --model")
         check_adapter(str(adapter), resolve_model(base), any_base)
-        return cls(adapter, adapter.parent if adapter.name == "adapter" else None, base, any_base)
+        run = adapter.parent if adapter.name == "adapter" else None
+        return cls(adapter, run, absolute_name(base), any_base)
 
     @property
     def base_for_others(self) -> str:

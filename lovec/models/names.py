@@ -65,7 +65,7 @@ def check_model(name: str) -> None:
 
 
 def resolve_model(name: str, dtype: str = "float32") -> str:
-    """Return the folder of an offline model or of one that lovec has exported, or the name itself for any other.
+    """Return the folder of a model on this machine by its absolute path, or the name itself for one of the hub.
 
     Args:
         name: ``world``, ``world-small``, ``tiny-<architecture>``, ``smollm2``, a hub id, a folder or a GGUF file, here
@@ -86,7 +86,19 @@ def resolve_model(name: str, dtype: str = "float32") -> str:
             return str(ensure_world(name).model_path)
         if name in tiny_names():
             return str(ensure_tiny(name))
-    return fetched_model(name) or name
+    return fetched_model(name) or absolute_name(name)
+
+
+def absolute_name(name: str) -> str:
+    """Return the name of a model by which it is found from any working folder: of a path, the absolute one.
+
+    Args:
+        name: as for ``resolve_model``, also behind ``random:``.
+    """
+    place = name.removeprefix(RANDOM)
+    if is_built_offline(place) or not os.path.lexists(place):
+        return name
+    return name.removesuffix(place) + os.path.abspath(place)
 
 
 def _names_near(name: str) -> Iterator[str]:

@@ -89,7 +89,7 @@ def base_part(name: str, model: Any) -> Part:
     """Return the part of a fingerprint that describes a base model.
 
     Args:
-        name: its name in the settings.
+        name: its name, a path by its absolute one.
         model: the transformers model.
     """
     part = {"name": name, "config": digest(lasting(model.config.to_dict())), "weights": loaded_digest(model)}

@@ -22,6 +22,7 @@ from lovec.cli import main
 from lovec.datasets.jsonl import write_records
 from lovec.models.tiny import build_tiny
 from lovec.policy.checkpoints import read_checkpoint
+from lovec.taggers.session import base_model
 
 SAVERS = [
     {"monitor": "train/loss", "every_n_train_steps": 1, "filename": "low-{step}", "save_last": True},
@@ -310,6 +311,20 @@ def test_what_decides_nothing_about_learning_may_change(run: Path, home: Path, t
     words += ["--data.eval_batch_size", "3", "--data.path", str(shutil.copy(home / "pairs.jsonl", tmp_path))]
     assert main(in_folder(tmp_path / "new", *words)) == 0
     assert read_checkpoint(last_of(tmp_path / "new"))["global_step"] == 5
+
+
+def test_a_base_by_a_relative_path_is_found_from_any_folder(
+    run: Path, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    adapter, config = run / "adapter", run / "adapter" / "adapter_config.json"
+    config.write_text(config.read_text().replace(str(home / "base-0"), "base-0"))  # as earlier versions wrote it
+    flags = ["--model.policy.model", "base-0"]
+    monkeypatch.chdir(home)
+    assert main(in_folder(run, "predict", "--model", "SFT", *flags)) == 0
+    assert main(in_folder(run, "fit", *flags, "--ckpt_path", last_of(run), "--trainer.max_steps", "5")) == 0
+    monkeypatch.chdir(tmp_path)
+    assert base_model(str(adapter)) == str(home / "base-0")
+    assert json.loads((adapter / "lovec.json").read_text())["base"]["name"] == str(home / "base-0")
 
 
 def test_an_sft_checkpoint_is_no_beginning_for_dpo(run: Path, capsys: Any, tmp_path: Path) -> None:

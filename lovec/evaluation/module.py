@@ -53,6 +53,7 @@ from lovec.policy.fingerprint import (
     MEASURED,
     PARTS,
     SCORING,
+    START,
     Part,
     base_part,
     differences,
@@ -341,6 +342,9 @@ class EvaluationModule(LightningModule, CheckedSettings):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Refuse a checkpoint of another run; build adapters of its shape, and refuse weights that do not fit them."""
+        start = nested(checkpoint, FINGERPRINT, "settings", START)
+        if isinstance(start, str) and self.recipe_settings.get(START, "") is None:
+            self.recipe_settings = {**self.recipe_settings, START: start}
         raise_on_all_ranks(self.trainer, self._misfit(checkpoint))
         self._run = start_of(checkpoint, "run") or self._run
         shape = adapter_shape(checkpoint) if KEY in checkpoint else None

@@ -39,6 +39,10 @@ MEASURED = ("base", "prompt", "objective")
 SCORING = "model.policy.scoring"
 """Setting of a fingerprint that a run fills in by its effect: what is scored at a tag."""
 
+START = "model.policy.adapter"
+"""Setting of a fingerprint with the adapter that a run started from. A checkpoint holds the weights that came from it,
+so a run that goes on need not name it."""
+
 WHOLE = "lovec_weights_digest"
 """Attribute of a model with the digest that its weights had before they were split over processes."""
 

@@ -327,6 +327,22 @@ def test_a_base_by_a_relative_path_is_found_from_any_folder(
     assert json.loads((adapter / "lovec.json").read_text())["base"]["name"] == str(home / "base-0")
 
 
+def test_the_adapter_that_a_run_started_from_need_not_be_named_again(
+    run: Path, home: Path, capsys: Any, tmp_path: Path
+) -> None:
+    more, start = tmp_path / "more", ["--model.policy.adapter", str(run / "adapter")]
+    assert main(in_folder(more, "fit", "--config", "sft.yaml", *start, "--trainer.max_steps", "1")) == 0
+    own = ["--model.policy.model", str(home / "base-0"), "--data.path", str(home / "pairs.jsonl"), *CPU]
+    own += ["--data.test_path", str(home / "test.jsonl")]
+    assert main(["fit", "--ckpt_path", last_of(more), "--trainer.max_steps", "2", *own]) == 0  # without a recipe
+    assert main(in_folder(more, "fit", "--ckpt_path", "last", "--trainer.max_steps", "3", *start)) == 0
+    capsys.readouterr()
+    other = str(shutil.copytree(more / "adapter", tmp_path / "other"))
+    words = in_folder(more, "fit", "--ckpt_path", "last", "--trainer.max_steps", "4", "--model.policy.adapter", other)
+    assert main(words) == 1
+    assert "does not fit this run: settings: model.policy.adapter was " in refusal(capsys)
+
+
 def test_an_sft_checkpoint_is_no_beginning_for_dpo(run: Path, capsys: Any, tmp_path: Path) -> None:
     words = ["fit", "--config", "dpo.yaml", "--ckpt_path", last_of(run), "--model.policy.adapter", "null"]
     for despite in ([], ["--ckpt_despite", "objective,settings"]):

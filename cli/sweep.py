@@ -8,7 +8,7 @@ import os
 import re
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from glob import escape, glob
@@ -31,6 +31,7 @@ from .arguments import value_of
 from .console import check_folder_name, is_first_process, locked, quiet, say, say_next, texts_in
 from .errors import UsageError
 from .parser import OneLineParser
+from .sourcecode import own_files
 
 BASE = "base"
 """Label of the recipe without changes."""
@@ -66,7 +67,7 @@ class SweepRun:
         flags: command-line options that it changes.
         seed: seed of everything random.
         words: recipes and flags of ``lovec fit``, ``flags`` included.
-        folder: folder of the run, named after everything that its result depends on, except the code.
+        folder: folder of the run, named after everything that its result depends on, except the code of packages.
     """
 
     label: str
@@ -326,8 +327,9 @@ def _reserved(name: str) -> UsageError:
 def _digest(settings: dict[str, Any], seed: int) -> str:
     """Return a digest of settings, seed and what they name on this disk.
 
-    That is the weights of models and adapters, which training starts from, learns from or judges with, and the content
-    of other files that the settings of data and model name, or that lie in a folder that they name.
+    That is the weights of models and adapters, which training starts from, learns from or judges with, the content of
+    other files that the settings of data and model name, or that lie in a folder that they name, and the code of
+    classes of the user's own.
     """
     trainer = {name: value for name, value in settings["trainer"].items() if name != "default_root_dir"}
     decisive = json.dumps([{**settings, "trainer": trainer}, seed], sort_keys=True)
@@ -336,10 +338,22 @@ def _digest(settings: dict[str, Any], seed: int) -> str:
     named = [text for text in texts_in(settings["model"]) if text and text != adapter]
     folders = {text: weights_of(adapter_folder(text)) for text in named if os.path.isdir(text)}
     others = [text for text in (*texts_in(settings.get("data", {})), *named) if text and not folders.get(text)]
-    paths = (path for text in others for path in (text, *sorted(glob(f"{escape(text)}/*"))) if os.path.isfile(path))
+    inputs = (path for text in others for path in (text, *sorted(glob(f"{escape(text)}/*"))) if os.path.isfile(path))
+    code = own_files(path.rpartition(".")[0] for path in _classes_in(settings))
+    paths = (*inputs, *map(str, code))
     found = ((path, os.stat(path)) for path in paths)
     contents = (_content(path, state.st_size, state.st_mtime_ns) for path, state in found)
     return text_digest([decisive, str(weights), *filter(None, folders.values()), *contents])[:12]
+
+
+def _classes_in(settings: Any) -> Iterator[str]:
+    """Yield the import paths of the classes that settings name."""
+    if isinstance(settings, dict):
+        if isinstance(path := settings.get("class_path"), str):
+            yield path
+        settings = list(settings.values())
+    for inner in settings if isinstance(settings, list) else ():
+        yield from _classes_in(inner)
 
 
 @cache

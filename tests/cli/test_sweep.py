@@ -6,6 +6,7 @@ import importlib
 import json
 import shutil
 import sys
+import textwrap
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from tinyrun import records, tiny
 from lovec.cli import main
 from lovec.cli.arguments import value_of
 from lovec.cli.errors import UsageError
+from lovec.cli.sourcecode import own_files
 from lovec.cli.sweep import VariedOption, plan, read_seeds, read_varied, sweep
 from lovec.datasets.jsonl import write_records
 from lovec.metrics.results import read_results
@@ -233,6 +235,35 @@ def test_other_inputs_of_the_model_are_another_run(here):
         folders.append(plan(words, [], here)[0].folder)
     assert len(set(folders)) == 4
     assert len(set(folders[-3:])) == 1
+
+
+def test_other_code_of_a_class_of_the_users_own_is_another_run(here):
+    """Also of what its file imports, wherever and however; other files decide nothing, nor do installed packages."""
+    files = {
+        "my_group/__init__.py": "from .near import LIMIT",
+        "my_group/near.py": "LIMIT = 3",
+        "my_helper.py": "import my_group",
+        "my_late.py": "import sys",
+        "my_reward.py": """
+            import torch
+            from my_helper import my_group
+
+            class Mine:
+                def __call__(self, score: int | None, rating: int) -> float:
+                    import my_late, my_missing
+                    return my_group.LIMIT * float(torch.ones(()))
+            """,
+        "my_other.py": "",
+    }
+    for name, code in files.items():
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).write_text(textwrap.dedent(code))
+    folders = {plan([*GRPO, "--model.reward", "my_reward.Mine"], [], here)[0].folder}
+    for number, name in enumerate(files, start=2):
+        Path(name).write_text(f"{Path(name).read_text()}# changed")
+        folders.add(plan([*GRPO, "--model.reward", "my_reward.Mine"], [], here)[0].folder)
+        assert len(folders) == min(number, 6), name
+    assert {file.name for file in own_files(["lovec.modules", "torch", "os", "my_other"])} == {"my_other.py"}
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 import re
+import traceback
 from argparse import ArgumentParser
 from collections.abc import Iterable, Iterator
 from importlib import import_module
 from inspect import signature
+from pathlib import Path
 from typing import Any
 
 from lovec.core import shown
@@ -93,6 +95,38 @@ def root_cause(error: BaseException) -> BaseException:
     while error.__cause__ is not None and not isinstance(error, PluginError):
         error = error.__cause__
     return error
+
+
+def error_of_own_file(error: BaseException | None) -> UsageError | None:
+    """Return in one line what the code of a file of the user's own has raised; None where none has raised anything.
+
+    Args:
+        error: at the end of a chain of ``raise ... from``.
+    """
+    from .sourcecode import is_own_file
+
+    while error is not None:
+        frames = traceback.walk_tb(error.__traceback__)
+        places = [(frame.f_code.co_filename, line) for frame, line in frames if is_own_file(frame.f_code.co_filename)]
+        if isinstance(error, SyntaxError) and error.filename and is_own_file(error.filename):
+            places.append((error.filename, error.lineno or 1))
+        if places and not isinstance(error, LovecError):
+            path, line = places[-1]
+            text = one_line(error.msg if isinstance(error, SyntaxError) else error)[:_LONGEST]
+            fix = "correct this file"
+            if isinstance(error, ModuleNotFoundError):
+                fix = f"install the package that has {error.name}, or put a file of your own into the working directory"
+            return UsageError(
+                f"{_shortest(path)}, line {line}: {type(error).__name__}: {text}; {fix} (LOVEC_DEBUG=1 shows the whole "
+                "traceback)"
+            )
+        error = error.__cause__
+    return None
+
+
+def _shortest(path: str) -> str:
+    """Return a path as it is seen from the working directory, if it lies in it."""
+    return str(Path(path).relative_to(Path.cwd())) if Path(path).is_relative_to(Path.cwd()) else path
 
 
 def explain(message: str, parser: ArgumentParser) -> UsageError:

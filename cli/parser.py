@@ -16,7 +16,7 @@ from typing import Any, ClassVar, NoReturn
 
 from lovec.core.plugins import PluginError
 
-from .errors import UsageError, explain, root_cause
+from .errors import UsageError, error_of_own_file, explain, root_cause
 from .examples import examples_of
 
 _USER_KEYS = (".adapters.",)
@@ -123,7 +123,7 @@ class OneLineErrors(argparse.ArgumentParser):
             super().error(*((message,) if ex is None else (message, ex)))
         if ex is not None and isinstance(cause := root_cause(ex), PluginError):
             raise cause
-        raise explain(message, self) from ex
+        raise error_of_own_file(ex) or explain(message, self) from ex
 
 
 class _WithDefaults(argparse.ArgumentDefaultsHelpFormatter):

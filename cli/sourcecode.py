@@ -138,7 +138,7 @@ def own_files(modules: Iterable[str]) -> list[Path]:
     waiting = [*modules]
     while waiting:
         parts = waiting.pop().split(".")
-        if parts[0] == "lovec" or not _is_own(parts[0]):
+        if not _is_own(parts[0]):
             continue
         for name in (".".join(parts[:number]) for number in range(1, len(parts) + 1)):
             if name in found:
@@ -150,14 +150,19 @@ def own_files(modules: Iterable[str]) -> list[Path]:
     return sorted({path for path in found.values() if path is not None})
 
 
+def is_own_file(name: str) -> bool:
+    """Return whether a file or folder is there and is neither of lovec nor of Python nor of an installed package."""
+    path, homes = Path(name), (get_path("stdlib"), Path(lovec.__file__).parent, Path(__file__).parent)
+    installed = {"site-packages", "dist-packages"} & {*path.parts}
+    return path.exists() and not installed and not any(path.is_relative_to(home) for home in homes)
+
+
 def _is_own(top: str) -> bool:
-    """Return whether a module or package lies neither among Python's own nor among installed ones."""
-    spec, python = _spec(top), get_path("stdlib")
-    if spec is None:
+    """Return whether a module or a package is the user's own."""
+    if (spec := _spec(top)) is None:
         return False
     places = [spec.origin] if spec.has_location and spec.origin else [*(spec.submodule_search_locations or ())]
-    return any(not {"site-packages", "dist-packages"} & {*Path(place).parts} and not Path(place).is_relative_to(python)
-               for place in places)  # fmt: skip
+    return any(map(is_own_file, places))
 
 
 def _spec(name: str) -> ModuleSpec | None:

@@ -91,6 +91,31 @@ def test_a_wrong_word_is_one_line_with_the_nearest_right_one(here, capsys, words
 
 
 @pytest.mark.parametrize(
+    ("code", "line"),
+    [
+        ("import my_helper\n", "my_helper.py, line 2: NameError: name 'undefined' is not defined; correct this file"),
+        ("class Mine\n    pass\n", "my_part.py, line 1: SyntaxError: expected ':'; correct this file"),
+        ("\nimport no_package.part\n",
+         "my_part.py, line 2: ModuleNotFoundError: No module named 'no_package'; install the package that has "
+         "no_package, or put a file of your own into the working directory"),
+        ("from lovec.modules import DPPO\n", "my_part.py, line 1: ImportError: cannot import name 'DPPO'"),
+        ("import json\njson.loads('{')\n", "my_part.py, line 2: JSONDecodeError: Expecting property name"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("option", ["model", "model.baselines+", "data"])
+def test_an_error_in_a_file_of_ones_own_names_file_line_and_exception(here, capsys, monkeypatch, option, code, line):
+    Path("my_helper.py").write_text("# The first line.\nundefined\n")
+    Path("my_part.py").write_text(code)
+    for name in ("my_part", "my_helper"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    importlib.invalidate_caches()
+    given, message = error_of(capsys, "fit", "-c", "sft.yaml", f"--{option}=my_part.Mine", *CPU)
+    assert given == 2
+    assert message.startswith(line)
+    assert message.endswith("(LOVEC_DEBUG=1 shows the whole traceback)")
+
+
+@pytest.mark.parametrize(
     ("old", "new", "line"),
     [
         ("trainer:", "trainr:", "unknown option --trainr"),

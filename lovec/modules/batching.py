@@ -83,8 +83,14 @@ def default_budget(model: Any, device: torch.device, checkpointing: bool = False
         return fitting_tokens(*sizes, checkpointing=checkpointing)
     if device.type != "cuda":
         return MOST_TOKENS
-    left = torch.cuda.get_device_properties(device).total_memory - sum(p.nbytes for p in model.parameters())
+    held = sum(_own_part(p).nbytes for p in model.parameters())
+    left = torch.cuda.get_device_properties(device).total_memory - held
     return fitting_tokens(*sizes, _SHARE * left, model.dtype.itemsize, checkpointing)
+
+
+def _own_part(weight: Any) -> Any:
+    """Return what this process holds of a weight, which may be split over several."""
+    return weight.to_local() if hasattr(weight, "to_local") else weight
 
 
 @contextmanager

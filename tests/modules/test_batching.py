@@ -93,6 +93,35 @@ def test_a_gpu_holds_what_its_model_leaves(monkeypatch: pytest.MonkeyPatch) -> N
     assert default_budget(model, torch.device("cpu")) < 437
 
 
+def test_a_gpu_holds_only_its_part_of_a_model_that_is_split(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same room as with a quarter of each weight that is whole."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    sizes = SimpleNamespace(num_hidden_layers=32, hidden_size=4096, vocab_size=128_256)
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda _: SimpleNamespace(total_memory=10**9))
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)
+    try:
+        mesh = init_device_mesh("cpu", (4,))
+        split = distribute_tensor(torch.zeros(4 * 10**7), mesh, [Shard(0)])
+        budgets = [
+            default_budget(
+                SimpleNamespace(
+                    config=SimpleNamespace(get_text_config=lambda: sizes),
+                    parameters=lambda weights=weights: [torch.zeros(10**6), weights],
+                    dtype=torch.bfloat16,
+                ),
+                torch.device("cuda"),
+                checkpointing=True,
+            )
+            for weights in (split, torch.zeros(10**7), torch.zeros(4 * 10**7))
+        ]
+    finally:
+        torch.distributed.destroy_process_group()
+    assert budgets[0] == budgets[1] > budgets[2]
+
+
 def test_too_little_memory_says_what_to_change() -> None:
     with pytest.raises(LovecError, match=r"up to 4,096 tokens .* --model.micro_batch_tokens"), enough_memory(4096):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB")

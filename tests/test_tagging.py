@@ -32,7 +32,7 @@ from lovec.taggers.freeform import AnswerReader
 from lovec.taggers.scoring import items_of
 from lovec.taggers.served_confidence import ServedConfidence
 from lovec.taggers.session import SETTINGS, settings_file
-from lovec.tagging import DEFAULT_QUESTION, Documents, Selection, TextTagger, text_record, topic_of
+from lovec.tagging import DEFAULT_QUESTION, Documents, Selection, TextTagger, guessed_question, text_record, topic_of
 from lovec.tags import TagFormat, parse
 from lovec.text.untag import split_record
 from lovec.types import Completion, LovecError, Record, Sampling, Sentence
@@ -656,3 +656,8 @@ def closed() -> Iterator[None]:
 )
 def test_the_topic_of_a_text_is_its_title(text, name, topic):
     assert topic_of(text, name) == topic
+
+
+def test_a_line_with_a_tag_is_no_title() -> None:
+    text = "Ada Lovelace <c> 5 </c>\n\nShe wrote. <c> 3 </c>"
+    assert guessed_question(text, tags=SHORT) == (DEFAULT_QUESTION, None)

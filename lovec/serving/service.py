@@ -187,7 +187,7 @@ class Service:
         if request.about is not None:
             question = about_question(request.about)
         if question is None:
-            question, topic = guessed_question(request.text)
+            question, topic = guessed_question(request.text, tags=self.model.tags)
             topics, default = ({}, question) if topic is None else ({"the text": topic}, None)
             notices = list(question_notices(topics, default, '"about": "NAME"'))
         self.model.check_question(question)

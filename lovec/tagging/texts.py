@@ -292,8 +292,8 @@ def tag(
         scale = DEFAULT_SCALE if session is None else session.encoder.scale
         raise renamed_threshold(settings["min_score"], scale, "min_confidence={}")
     named = [(f"text-{number}", t or "", q) for number, (t, q) in enumerate(zip(texts, questions, strict=True), 1)]
-    guesses = {name: guessed_question(t) for name, t, q in named if not q}
     tags = DEFAULT_TAGS if session is None else session.encoder.tags
+    guesses = {name: guessed_question(t, tags=tags) for name, t, q in named if not q}
     records = [text_record(t, q or guesses[name][0], name, tags) for name, t, q in named]
     guessed = {name: topic for name, (_, topic) in guesses.items() if topic is not None}
     default = DEFAULT_QUESTION if len(guessed) < len(guesses) else None
@@ -527,19 +527,20 @@ def read_sources(place: str) -> tuple[str, ...]:
     return tuple(filter(None, texts))
 
 
-def topic_of(text: str, name: str) -> tuple[str, str] | None:
+def topic_of(text: str, name: str, tags: TagFormat = DEFAULT_TAGS) -> tuple[str, str] | None:
     """Guess what a text is about.
 
     Args:
         text: the text.
         name: name of its file; "" without one.
+        tags: the tag words.
 
     Returns:
         The topic, and where it was found: the title of the text (see ``lovec.text.documents.title_of``), or the name of
         the file, without its ending, if it has several words or begins with a capital letter. None where nothing looks
         like a title.
     """
-    found = title_of(text)
+    found = title_of(text, tags)
     if found is None:
         words = re.sub(r"[-_\s]+", " ", Path(name).name.partition(".")[0]).strip()
         if not (" " in words or (words[:1].isupper() and not words.isupper())):
@@ -553,9 +554,11 @@ def about_question(topic: str) -> str:
     return QUESTION.format(entity=topic)
 
 
-def guessed_question(text: str, name: str = "") -> tuple[str, tuple[str, str] | None]:
+def guessed_question(
+    text: str, name: str = "", tags: TagFormat = DEFAULT_TAGS
+) -> tuple[str, tuple[str, str] | None]:
     """Return the question that a text is taken to answer where none is given, and the topic in it, see `topic_of`."""
-    topic = topic_of(text, name)
+    topic = topic_of(text, name, tags)
     return (DEFAULT_QUESTION, None) if topic is None else (about_question(topic[0]), topic)
 
 

@@ -159,11 +159,15 @@ def kind_of(text: str, begins_line: bool = True) -> PartKind:
     return _kind_of_sentence(text)
 
 
-def title_of(text: str) -> tuple[str, str] | None:
+def title_of(text: str, tags: TagFormat = DEFAULT_TAGS) -> tuple[str, str] | None:
     """Return the title of a text and where it was found; None without one.
 
     It is the first heading if the text begins with it, the ``<title>`` of HTML, or a first line that stands alone and
-    ends without a stop.
+    ends without a stop. A line with a confidence tag is a sentence.
+
+    Args:
+        text: any text.
+        tags: the tag words.
     """
     if is_html(text):
         named = _html(text).css_first("title")
@@ -173,7 +177,10 @@ def title_of(text: str) -> tuple[str, str] | None:
         after = blocks.pop(0)[1] if blocks and blocks[0][2] == "data" else 0
         if not blocks or blocks[0][2] != "heading" or text[after : blocks[0][0]].strip("\ufeff \t\r\n"):
             return None
-        title, *underline = text[blocks[0][0] : blocks[0][1]].splitlines()
+        heading = text[blocks[0][0] : blocks[0][1]]
+        if tags.occur_in(heading):
+            return None
+        title, *underline = heading.splitlines()
         place = "its heading" if title[0] == "#" or underline else "its first line"
         title = _HASHES.sub("", title)
     title = " ".join(_TITLE_MARKS.sub("", title.replace("`", "")).split())

@@ -10,7 +10,8 @@ from lovec.types import LovecError
 
 from .errors import unknown
 
-_PLACES = ("*.ckpt", "checkpoints/*.ckpt", "*/*/checkpoints/*.ckpt")  # the last: name and version of a logger
+# The last: name and version of a logger. A slash in the name of a metric makes a folder in ``checkpoints``.
+_PLACES = ("*.ckpt", "checkpoints/**/*.ckpt", "*/*/checkpoints/**/*.ckpt")
 
 
 def is_name(checkpoint: str) -> bool:
@@ -138,9 +139,11 @@ def _best(folder: Path, found: Sequence[tuple[Path, dict[str, Any]]]) -> tuple[P
         raise LovecError(f"--ckpt_path best: {what} (one with a monitor, such as val/brier, does); {other}")
     ((monitor, mode),) = metrics
     _, _, score, name = (min if mode == "min" else max)(kept, key=lambda entry: entry[2])
-    here = [folder.joinpath(*Path(name).parts[-1 - place.count("/") :]) for place in _PLACES]  # it may have moved
-    path = next((path for path in (*here, Path(name)) if path.is_file()), None)
-    if path is None:
+    parts = Path(name).parts
+    inside = [path.relative_to(folder).parts for path, _ in found]  # it may have moved
+    here = [place for place in inside if parts[-len(place) :] == place]
+    path = folder.joinpath(*max(here, key=len)) if here else Path(name)
+    if not path.is_file():
         raise LovecError(f"--ckpt_path best: {name} is gone; {other}")
     return path, f", the best {monitor}: {score:.4g}"
 

@@ -193,22 +193,26 @@ def _parsed(text: object) -> Recipe:
 def run_folder(checkpoint: Path, root: Any = None) -> str:
     """Return the folder of the run that a checkpoint lies in: what a test writes goes there, not where a recipe says.
 
-    Checkpoints of a run lie in its folder, in ``checkpoints``, or in ``checkpoints`` of a logger's name and version.
+    Checkpoints of a run lie in its folder, in ``checkpoints``, or in ``checkpoints`` of a logger's name and version; a
+    slash in the name of a metric makes a folder in ``checkpoints``.
 
     Args:
         checkpoint: its file.
         root: ``trainer.default_root_dir`` of the recipe that it holds. Of the folders that may be that of the run, it
             is the one of the same name; without one, only ``version_N`` tells a logger's folder.
     """
-    folder = checkpoint.parent
-    if folder.name != "checkpoints":
-        return str(folder)
+    own = checkpoint.parent
+    folder = next((place for place in checkpoint.parents if place.name == "checkpoints"), None)
+    if folder is None:
+        return str(own)
     of_logger = folder.parent.parent.parent
     name = Path(root).name if isinstance(root, str) else ""
-    named = [place for place in (folder, folder.parent, of_logger) if name and place.absolute().name == name]
+    named = [place for place in (own, folder, folder.parent, of_logger) if name and place.absolute().name == name]
     if named:
         return str(named[0])
-    return str(of_logger if re.fullmatch(r"version_\d+", folder.parent.name) else folder.parent)
+    if re.fullmatch(r"version_\d+", folder.parent.name):
+        return str(of_logger)
+    return str(folder.parent if own == folder else own)
 
 
 @dataclass

@@ -266,7 +266,7 @@ class TrainingCLI(LightningCLI):
         check_output(output, inputs, "choose another --trainer.default_root_dir")
         with locked(home, folder=True):
             if is_first_process():
-                for folder in (output.parent, *home.glob("logs/*/checkpoints")):
+                for folder in (output.parent, *home.glob("logs/*/checkpoints/**/")):
                     remove_leftovers(folder)
             yield
 

@@ -554,9 +554,7 @@ def about_question(topic: str) -> str:
     return QUESTION.format(entity=topic)
 
 
-def guessed_question(
-    text: str, name: str = "", tags: TagFormat = DEFAULT_TAGS
-) -> tuple[str, tuple[str, str] | None]:
+def guessed_question(text: str, name: str = "", tags: TagFormat = DEFAULT_TAGS) -> tuple[str, tuple[str, str] | None]:
     """Return the question that a text is taken to answer where none is given, and the topic in it, see `topic_of`."""
     topic = topic_of(text, name, tags)
     return (DEFAULT_QUESTION, None) if topic is None else (about_question(topic[0]), topic)

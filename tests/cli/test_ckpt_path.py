@@ -25,7 +25,7 @@ from lovec.policy.checkpoints import read_checkpoint
 from lovec.taggers.session import base_model
 
 SAVERS = [
-    {"monitor": "train/loss", "every_n_train_steps": 1, "filename": "low-{step}", "save_last": True},
+    {"monitor": "train/loss", "every_n_train_steps": 1, "filename": "low-{train/loss}-{step}", "save_last": True},
     {"every_n_train_steps": 2, "save_top_k": -1},
 ]
 
@@ -134,7 +134,7 @@ def test_last_is_of_the_training_that_was_started_last(run: Path, home: Path, ca
 
 
 def test_best_is_the_one_that_was_tracked(run: Path, caplog: Any, tmp_path: Path) -> None:
-    tracked = next(iter(run.glob("logs/version_0/checkpoints/low-*.ckpt")))
+    tracked = next(iter(run.glob("logs/version_0/checkpoints/low-train/loss=*.ckpt")))
     assert main(in_folder(run, "predict", "--ckpt_path", "best")) == 0
     assert f"--ckpt_path best is {tracked}" in (err := said(caplog)) and "train/loss" in err
     moved = run.rename(tmp_path / "moved")
@@ -144,14 +144,14 @@ def test_best_is_the_one_that_was_tracked(run: Path, caplog: Any, tmp_path: Path
 
 def test_best_is_that_of_all_parts_of_a_run(run: Path, caplog: Any) -> None:
     """Lightning forgets how good the best one was as soon as a run goes on."""
-    tracked = next(iter(run.glob("logs/version_0/checkpoints/low-*.ckpt")))
+    tracked = next(iter(run.glob("logs/version_0/checkpoints/low-train/loss=*.ckpt")))
     assert main(in_folder(run, "fit", "--ckpt_path", "last", "--trainer.max_steps", "6")) == 0
     newest = read_checkpoint(run / "logs" / "version_1" / "checkpoints" / "last.ckpt")
     for state in newest["callbacks"].values():
         if state.get("monitor"):
             state["best_model_score"] = torch.tensor(1e9)
     torch.save(newest, run / "logs" / "version_1" / "checkpoints" / "last.ckpt")
-    for path in run.glob("logs/version_1/checkpoints/*step*"):
+    for path in run.glob("logs/version_1/checkpoints/**/*step*"):
         path.unlink()
     said(caplog)
     assert main(in_folder(run, "predict", "--ckpt_path", "best")) == 0

@@ -307,6 +307,8 @@ def test_recipes_are_written_without_aliases(tmp_path: Path) -> None:
         ("runs/dpo/logs/version_3/checkpoints/last.ckpt", "runs/dpo"),
         ("runs/dpo/checkpoints/last.ckpt", "runs/dpo"),
         ("runs/dpo/terminated.ckpt", "runs/dpo"),
+        ("runs/dpo/logs/version_3/checkpoints/best-val/brier=0.1.ckpt", "runs/dpo"),
+        ("checkpoints/dpo/terminated.ckpt", "checkpoints/dpo"),
         ("stranger.ckpt", "."),
     ],
 )
@@ -314,7 +316,17 @@ def test_the_folder_of_a_run_is_where_its_checkpoint_lies(path: str, folder: str
     assert run_folder(Path(path)) == folder
 
 
-@pytest.mark.parametrize("place", ["", "checkpoints", "lovec/abc123/checkpoints", "logs/my_exp/checkpoints"])
+@pytest.mark.parametrize(
+    "place",
+    [
+        "",
+        "checkpoints",
+        "checkpoints/best-val",
+        "lovec/abc123/checkpoints",
+        "lovec/abc123/checkpoints/best-val",
+        "logs/my_exp/checkpoints",
+    ],
+)
 def test_the_folder_of_a_run_has_the_name_that_its_recipe_gave_it(place: str) -> None:
     """In every place where ``--ckpt_path last`` looks, also where the run was moved."""
     for root in ("runs/dpo", "/elsewhere/dpo", "dpo"):

@@ -642,6 +642,7 @@ def closed() -> Iterator[None]:
         ("\n\n## **Ada** `Lovelace`\n", "p.md", ("Ada Lovelace", "its heading")),
         ("Ada Lovelace\n===\n\nx", "p.md", ("Ada Lovelace", "its heading")),
         ("Ada Lovelace\n\nShe wrote.", "p.txt", ("Ada Lovelace", "its first line")),
+        ("<think>\n# A plan\n</think>\nAda Lovelace\n\nShe wrote.", "p.txt", ("Ada Lovelace", "its first line")),
         ("Ada wrote notes. She was\n\nx", "page.txt", None),
         ("Ada wrote.\n\nx", "page.txt", None),
         ("Ada Lovelace", "page.txt", None),  # nothing follows: it may be the text

@@ -109,6 +109,15 @@ def test_a_tagged_text_keeps_the_white_space_at_its_ends():
     assert untag(Record("a", "Q?", answer=text))[0].answer == "One.\n\nTwo."
 
 
+@pytest.mark.parametrize(
+    "thought", ["<think>Hm.\n</think>\n\n", "\n<think>\nOne. <confidence> 9 </confidence></think>\n"]
+)
+def test_a_tagged_text_keeps_its_thought_as_a_plain_one_does(thought: str):
+    plain, tagged = (split_record(Record("a", "Q?", answer=thought + text)) for text in ("One.\n", f"One. {tag(9)}\n"))
+    assert tagged.answer == plain.answer == f"{thought}One.\n" and split_record(tagged) == tagged
+    assert [sentence.text for sentence in tagged.sentences] == ["One."]
+
+
 def test_tags_in_given_sentences_become_their_scores():
     sentences = (Sentence(f"One. {tag(9)}", 0.5), Sentence(f"Two. {tag(9)}", score=4), Sentence("Three."))
     record, read = untag(Record("a", "Q?", answer="One.", sentences=(*sentences, Sentence(tag(3)))))
@@ -222,7 +231,7 @@ def test_tags_in_html_are_tags_and_its_markup_is_no_text(record: Record, thought
         (code, "code", None),
         ("B.", "statement", 3),
     ]
-    assert read.answer == f"A.\n\n{code}\n\nB." and split_record(read) == read
+    assert read.answer == f"{thought}A.\n\n{code}\n\nB." and split_record(read) == read
     [outcome] = SplitStep(split_sentences, lambda text: False)([record])
     assert [(s.text, s.score) for s in outcome.records[0].sentences] == [("A.", 8), ("B.", 3)]
 

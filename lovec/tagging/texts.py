@@ -40,7 +40,7 @@ from lovec.tagging.base import (
 from lovec.tagging.methods import Method, MethodTagger, check_method, check_questions
 from lovec.tagging.revising import Revise
 from lovec.tagging.selection import KEEP_ALL, Selection
-from lovec.tags import DEFAULT_TAGS, TagFormat, mentions_thought
+from lovec.tags import DEFAULT_TAGS, TagFormat, mentions_thought, thought_length
 from lovec.text.documents import is_html, paragraphs, readable, title_of, unix_lines
 from lovec.types import (
     BY_SOURCE,
@@ -371,12 +371,14 @@ def text_record(
 
     Args:
         text: the text, with line breaks of any system; of HTML the record has the visible text, and tags that are in it
-            already.
+            already. A thought before it stays.
         question: the question that it answers.
         record_id: id of the record.
         tags: the tag words.
     """
-    return _given(Record(record_id, question, answer=readable(unix_lines(text), tags)))
+    text = unix_lines(text)
+    begin = thought_length(text)
+    return _given(Record(record_id, question, answer=text[:begin] + readable(text[begin:], tags)))
 
 
 def _given(record: Record) -> Record:
@@ -451,12 +453,13 @@ class Documents:
             self.on_error(LovecError(f"{name}: not valid UTF-8 text ({error.reason})"))
             return
         question = guessed_question(text, name)[0] if self.guess else self.question
-        document, has_lines = text_record(text, question, name), not is_html(text)
+        document, has_lines = text_record(text, question, name), not is_html(text[thought_length(text) :])
         if not self.paragraphs:
             yield document, None if has_lines else (name, None)
             return
-        end = before = 0
-        for number, (paragraph, kind) in enumerate(paragraphs(document.answer), 1):
+        end = thought_length(document.answer)
+        before = document.answer.count("\n", 0, end)
+        for number, (paragraph, kind) in enumerate(paragraphs(document.answer[end:]), 1):
             start = document.answer.index(paragraph, end)
             before += document.answer.count("\n", end, start)
             sentences = () if kind == STATEMENT else (Sentence(paragraph, kind=kind),)
@@ -540,7 +543,7 @@ def topic_of(text: str, name: str, tags: TagFormat = DEFAULT_TAGS) -> tuple[str,
         the file, without its ending, if it has several words or begins with a capital letter. None where nothing looks
         like a title.
     """
-    found = title_of(text, tags)
+    found = title_of(text[thought_length(text) :], tags)
     if found is None:
         words = re.sub(r"[-_\s]+", " ", Path(name).name.partition(".")[0]).strip()
         if not (" " in words or (words[:1].isupper() and not words.isupper())):

@@ -153,10 +153,11 @@ def split_record(
 
 
 def _with_ends(record: Record, answer: str) -> Record:
-    """Return a record without tags whose answer has the white space at both ends that it had with them."""
+    """Return a record without tags whose answer has the thought, and the white space at both ends, that it had."""
     if record.answer == answer:
         return record
-    begin, end = len(answer) - len(answer.lstrip()), len(answer.rstrip())
+    begin = thought_length(answer, not record.given) or len(answer) - len(answer.lstrip())
+    end = len(answer.rstrip())
     return replace(record, answer=f"{answer[:begin]}{record.answer.strip()}{answer[end:]}")
 
 

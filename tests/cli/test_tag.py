@@ -133,6 +133,16 @@ def test_lines_to_doubt_are_those_behind_the_thought(run: Any) -> None:
     )
     _, out, _ = run("thought.txt", "--doubt", "1")
     assert re.findall(r"^thought\.txt:(\d+):", out, re.MULTILINE) == ["5", "5"]
+    thought = "<think>\nAda wrote.\n\nIt rained.\n</think>\n\n"
+    text = "Ada Lovelace\n\nAda wrote.\n\nIt rained.\n"
+    for words in ([], ["--paragraphs"]):
+        for behind in (text, text.replace("wrote.", "wrote. <confidence> 9 </confidence>")):
+            Path("thought.txt").write_text(thought + behind)
+            _, out, _ = run("thought.txt", "--doubt", "1", *words)
+            assert re.findall(r"^thought\.txt:(\d+): \[[\d.]+\] (.*)", out, re.MULTILINE) == [
+                ("9", "Ada wrote."),
+                ("11", "It rained."),
+            ]
 
 
 def test_lines_to_doubt_are_those_of_a_file_that_is_tagged_already(run: Any) -> None:

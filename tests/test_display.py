@@ -186,6 +186,16 @@ def test_paragraphs_and_lists_are_kept() -> None:
     assert passage_html(kept).count("<p>") == 2 and passage_html(kept).count("<br>") == 1
 
 
+@pytest.mark.parametrize(("dropped", "second"), [(None, "u"), ("- four", "gap")])
+def test_items_of_inner_lists_are_indented(dropped: str | None, second: str) -> None:
+    sentences = [scored(text, 8) for text in ("Two:", "- three", "- four", "- five", "six.")]
+    kept = record(*sentences, answer="\n  Two:\n- three\n  - four\n\n\t- five\n six.")
+    html = passage_html(kept, keeps=lambda sentence: sentence.text != dropped)
+    indented = re.findall(r'(<br>|<p>)\n?<span class="lv-indent">(\s*)</span><span class="lv-(u|gap)"', html)
+    assert indented == [("<br>", "  ", second), ("<p>", "\t", "u"), ("<br>", " ", "u")]
+    assert "pre-wrap" in re.findall(r"\.lv-indent \{(.*?)\}", style())[0] and html.count("lv-indent") == 3
+
+
 def test_sentences_that_the_answer_does_not_hold_follow_a_space() -> None:
     breaks = Breaks("Some other text.\n\nReally.")
     assert [breaks.before(text) for text in ("Nowhere.", "Really.", "Nor here.")] == ["", "\n\n", " "]

@@ -74,7 +74,7 @@ def passage_html(record: Record, longest: int | None = None, keeps: Keeps | None
     after the sentence. Sentences that are left out have a mark in the text, and stand in a list below that opens.
 
     Args:
-        record: sentences with confidence; of its answer only the line breaks are used.
+        record: sentences with confidence; of its answer only the line breaks and indentation are used.
         longest: number of characters after which the text is cut, with a note of how many follow; None cuts nothing.
         keeps: whether a sentence is kept; None keeps all.
     """
@@ -85,17 +85,18 @@ def passage_html(record: Record, longest: int | None = None, keeps: Keeps | None
     wholes = _whole_sentences(record)
     is_kept = keeps or (lambda sentence: True)
     for kept, group in groupby(enumerate(record.sentences), lambda numbered: is_kept(numbered[1])):
-        run = [(breaks.before(sentence.text), sentence, wholes.get(at)) for at, sentence in group]
+        run = [(breaks.before(one.text), breaks.indentation, one, wholes.get(at)) for at, one in group]
         if not kept:
-            left_out += [sentence for _, sentence, _ in run]
-            first, *others = [before for before, _, _ in run]
+            left_out += [sentence for _, _, sentence, _ in run]
+            (first, indentation), *others = [part[:2] for part in run]
             if room > 0:
-                pieces.append(_Piece(first, left_out=len(run)))
-                gap = max(others, key=_BREAKS.index, default="")
+                pieces.append(_Piece(first, indentation, left_out=len(run)))
+                gap = max((before for before, _ in others), key=_BREAKS.index, default="")
             continue
-        for before, sentence, whole in run:
+        for before, indentation, sentence, whole in run:
             if room > 0:
-                pieces.append(_Piece(max(gap, before, key=_BREAKS.index), sentence, sentence.text[:room], whole))
+                before = max(gap, before, key=_BREAKS.index)
+                pieces.append(_Piece(before, indentation, sentence, sentence.text[:room], whole))
                 gap = ""
             room -= len(sentence.text)
     return str(_macros().passage(pieces, -room, left_out))
@@ -106,6 +107,7 @@ class _Piece(NamedTuple):
 
     Attributes:
         before: the break before it.
+        indentation: the white space between a line break and it.
         sentence: the sentence or clause; None where some are left out.
         text: as much of its text as is shown.
         whole: where it is the last of several clauses, the confidence of their sentence.
@@ -113,6 +115,7 @@ class _Piece(NamedTuple):
     """
 
     before: str
+    indentation: str
     sentence: Sentence | None = None
     text: str = ""
     whole: float | None = None

@@ -63,6 +63,8 @@ function addSentence(entry, before) {
   if (first || /\n\s*\n/.test(before)) passage.append(document.createElement("p"));
   const paragraph = passage.lastElementChild;
   if (paragraph.childNodes.length) paragraph.append(before.includes("\n") ? document.createElement("br") : " ");
+  const indentation = first ? "" : before.match(/\n([^\n]+)$/)?.[1];
+  if (indentation) paragraph.append(element("span", "lv-indent", indentation));
   if (entry.kind) { // no statement: a heading, code, a question
     const unit = element("span", "lv-markup", visible(entry.text));
     shown.sentences.push({ entry, unit, before: first ? "" : before });

@@ -172,6 +172,14 @@ def test_sentences_arrive_one_by_one(window: Browser, server: Server, engine: Sc
 
 
 @chromium
+def test_items_of_inner_lists_are_indented(window: Browser, server: Server) -> None:
+    asked(window, server)
+    items = [["Two:", "\n\n"], ["- three", "\n"], ["- four", "\n  "], ["- five", "\n\n  "]]
+    window.value(f"{json.dumps(items)}.forEach(([text, before]) => addSentence({{text, kind: 'label'}}, before))")
+    assert window.value("passage.innerText").endswith("\n\nTwo:\n- three\n  - four\n\n  - five")
+
+
+@chromium
 def test_bands_are_those_of_all_pages(window: Browser, server: Server) -> None:
     window.open(f"{server.url}/")
     values = [at / 1000 for at in range(1001)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import shutil
 import statistics
@@ -344,7 +345,7 @@ def model_card(
     scale = encoder.scale
     score = scale.nearest(0.7)
     of_hub = HubName.parse(base.partition(":")[0])  # hubs refuse a card whose base model is a folder
-    filters = {"tojson": json.dumps}  # a JSON string is a YAML one, whatever it holds
+    filters = {"tojson": json.dumps, "code": _code}  # a JSON string is a YAML one, whatever it holds
     return load_template(Path(__file__).with_name("model_card.md.j2"), filters).render(
         base=base,
         base_id=None if of_hub is None else of_hub.repo,
@@ -369,6 +370,14 @@ def model_card(
         trained=trained,
         template=template,
     )
+
+
+def _code(text: str) -> str:
+    """Return a text as code within a line of Markdown, whatever backticks it holds."""
+    if "`" not in text:
+        return f"`{text}`"
+    mark = "`" * (1 + max(map(len, re.findall("`+", text))))
+    return f"{mark} {text} {mark}"
 
 
 def _training_summary(recipe: Path) -> str:

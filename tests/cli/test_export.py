@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from markdown_it import MarkdownIt
 from peft import PeftModel
 from tinyrun import tiny
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -276,25 +277,28 @@ def test_the_card_says_how_far_stated_scores_are_true() -> None:
 
 
 @pytest.mark.parametrize("rank", [8, None])
-@pytest.mark.parametrize("base", ["my bases/Ada's", "my bases/Ada's.gguf"])
+@pytest.mark.parametrize("base", ["my `bases`/Ada's", "my `bases`/Ada's.gguf"])
 def test_commands_and_code_of_a_card_hold_for_any_folder(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], base: str, rank: int | None
 ) -> None:
-    encoder, name = Encoder(load_tokenizer(PolicyConfig(base_of(run)))), "my run's x"
+    encoder, name = Encoder(load_tokenizer(PolicyConfig(base_of(run)))), "my `run`'s ``x"
     cards = [model_card(encoder, base, name, name, "", "", rank)]
     if rank is not None and not base.endswith("gguf"):
         assert main(["export", str(run), str(tmp_path / name)]) == 0
         cards.append((tmp_path / name / "README.md").read_text())
-    for card in cards:
-        commands = [*re.findall(r"^lovec tag .*", card, re.MULTILINE), *re.findall(r"`(vllm serve .*)`", card)]
-        tag, vllm = map(shlex.split, commands)
+    parsed = [[child for token in MarkdownIt().parse(card) for child in token.children or ()] for card in cards]
+    inline = [[child.content for child in children if child.type == "code_inline"] for children in parsed]
+    served = [[code for code in found if code.startswith("vllm serve ")] for found in inline]
+    for card, found, commands in zip(cards, inline, served, strict=True):
+        tag, vllm = map(shlex.split, [*re.findall(r"^lovec tag .*", card, re.MULTILINE), *commands])
+        assert f"./{name}" in found
         assert tag[3] == f"./{name}" and tag[4] == "--ask" and vllm[-1].removeprefix("lovec=") == f"./{name}"
         assert len(vllm) == (3 if rank is None else 8)
         (code,) = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
         texts = [node.value for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Constant)]
         assert f"./{name}" in texts
     if rank is not None and not base.endswith("gguf"):
-        assert shlex.split(re.findall(r"`(vllm serve .*)`", cards[0])[0])[2] == base
+        assert shlex.split(served[0][0])[2] == base and inline[0].count(base) == 2
 
 
 def test_the_card_of_a_training_says_what_is_not_known_yet(run: Path) -> None:

@@ -18,7 +18,15 @@ from recipes import OBJECTIVES, OVERLAYS, QUANTIZED, command_of
 
 from lovec.cli.arguments import BASE, RECIPES, arrange
 from lovec.cli.errors import UsageError
-from lovec.cli.saved_recipe import _FORMS, RECIPE_KEY, known_classes, read_saved_recipe, recipe_text, run_folder
+from lovec.cli.saved_recipe import (
+    _FORMS,
+    RECIPE_KEY,
+    LeftOut,
+    known_classes,
+    read_saved_recipe,
+    recipe_text,
+    run_folder,
+)
 from lovec.cli.training import resolved
 from lovec.core.plugins import plugins
 from lovec.core.settings import declared
@@ -212,6 +220,24 @@ def test_what_the_command_line_names_is_no_error(here: Path) -> None:
     own = write_checkpoint(here / "own.ckpt", recipe(model={"class_path": "my_ipo.IPO", "init_args": {"tau": 0.4}}))
     model = taken(Path(own), "test", "--model", "my_ipo.IPO")["model"]
     assert model == {"class_path": "my_ipo.IPO", "init_args": {"tau": 0.4}}
+
+
+def test_a_flag_of_a_long_value_names_its_class_or_length() -> None:
+    def flag(option: str, value: Any) -> str:
+        return LeftOut(option, value, "not taken").flag
+
+    long = {"path": "x" * 200}
+    assert flag("model.oracle", {"class_path": "mine.My Oracle", "init_args": long}) == (
+        "--model.oracle 'mine.My Oracle' (with its settings)"
+    )
+    assert flag("trainer.callbacks+", {"class_path": "mine.Own", "init_args": long}) == (
+        "--trainer.callbacks+=mine.Own (with its settings)"
+    )
+    for value in ("x" * 201, {"class_path": "x" * 201}, {"class_path": 1, **long}, ["x" * 197]):
+        length = len(value if isinstance(value, str) else json.dumps(value))
+        assert flag("data.path", value) == f"--data.path (its value has {length} characters)"
+    short = {"class_path": "mine.Own"}
+    assert flag("model.oracle", short) == f"--model.oracle '{json.dumps(short)}'"
 
 
 def test_a_class_that_a_package_brings_is_named_in_short(here: Path, monkeypatch: Any) -> None:

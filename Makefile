@@ -21,7 +21,7 @@ VLLM_PYTHON = $(CURDIR)/$(VLLM_VENV)/bin/python
 VLLM_ENV = $(VLLM_READY)
 endif
 
-.PHONY: help demo test test-slow first-hour fuzz planted newest bench bench-gpu test-gpu test-vllm test-ray test-real vllm-env lint types wheel docs layers models results plots clean
+.PHONY: help demo test test-slow first-hour fuzz planted newest bench bench-gpu test-gpu test-device test-vllm test-ray test-real vllm-env lint types wheel docs layers models results plots clean
 
 # The first target is the one of `make` alone, which must install and train nothing.
 help:  ## these targets, and what each is for
@@ -65,6 +65,9 @@ test-gpu:  ## tests that need a CUDA device, then bench-gpu; GPU_PYTHON says whi
 	$(GPU_PYTHON) -m pytest -v -o filterwarnings=default -m gpu tests/test_gpu.py $(ARGS) || status=1; \
 	$(GPU_PYTHON) benchmarks/gpu.py || status=1; \
 	exit $$status
+
+test-device: $(READY)  ## the same on a device that computes on the CPU and refuses its tensors, as CUDA does; needs a C++ compiler
+	$(OFFLINE) LOVEC_TEST_DEVICE=npu PYTHONPATH=tests/helpers $(VENV)/bin/python -m pytest -p otherdevice -m "gpu and not slow" $(ARGS)
 
 test-vllm: $(VLLM_ENV)  ## engines, oracle and server on a real vLLM; VLLM_PYTHON names the python of an environment that has it
 	$(OFFLINE) VLLM_PYTHON=$(VLLM_PYTHON) $(VLLM_PYTHON) -m pytest -v -m vllm $(ARGS)

@@ -1,7 +1,7 @@
 """A pytest plugin that adds the device ``npu``, which computes on the CPU and, like CUDA, refuses its tensors.
 
-``pytest -p otherdevice`` builds it with a C++ compiler (about a minute, once), and has Lightning and lovec take it
-wherever a device is chosen for them. What was left on the CPU, or put there, is an error then, without a GPU.
+``LOVEC_TEST_DEVICE=npu pytest -p otherdevice`` builds it with a C++ compiler (half a minute, once), and has Lightning
+and lovec take it wherever a device is chosen for them. What was left on the CPU, or put there, is an error then.
 """
 
 from __future__ import annotations
@@ -114,10 +114,6 @@ def register() -> None:
     def precision(self: Any, precision: Any, device: str, scaler: Any = None) -> None:
         mixed(self, precision, NAME if device == "cuda" else device, scaler)  # Lightning takes what is no CPU for CUDA
 
-    def attend(*args: Any, **kwargs: Any) -> Any:
-        with torch.autocast(NAME, enabled=False):  # for which the operator has no kernel; CUDA's changes nothing there
-            return flex_attention.flex_attention(*args, **kwargs)
-
     connector._choose_auto_accelerator = staticmethod(lambda: NAME)
     connector._choose_strategy = strategy
     MixedPrecision.__init__ = precision  # type: ignore[method-assign]
@@ -125,8 +121,12 @@ def register() -> None:
 
     # Attention over shared tokens as on CUDA, by the definition of flex attention: there is no kernel to compile.
     flex_attention._validate_device = lambda *tensors: None  # type: ignore[assignment]
-    attention._compiled_flex_attention = lambda: attend  # type: ignore[assignment]
+    attention._compiled_flex_attention = lambda: flex_attention.flex_attention  # type: ignore[assignment]
+    for operator in (torch.ops.higher_order.flex_attention, torch.ops.higher_order.flex_attention_backward):
+        operator.fallthrough(torch._C.DispatchKey.AutocastPrivateUse1)  # as of CUDA's
     tries.missing_kernels = lambda device: None
 
 
-register()
+def pytest_configure(config: Any) -> None:
+    """Register the device before any test is collected."""
+    register()

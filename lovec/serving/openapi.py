@@ -28,7 +28,7 @@ ENDPOINTS: dict[str, tuple[type[BaseModel], str, str, dict[str, dict[str, Any]]]
         ChatRequest,
         "Answer the last message of a conversation (OpenAI's chat API).",
         "A chat completion. Every message has `confidence`, a list of its sentences with their confidences, and with "
-        "`evidence` also `by_source`.",
+        "`evidence` also `by_source`. In a stream each comes in `delta.confidence`, with its place from 0 as `index`.",
         {
             "a question": _ASKED,
             "confidences in the text": {**_ASKED, "inline": _PERCENT},

@@ -226,7 +226,8 @@ class ChatResponse(AnswerResponse):
         return [self._chunk(index, {"role": "assistant", "content": ""}) for index in range(self.parts)]
 
     def _grown(self, part: int, text: str, entry: dict[str, Any]) -> list[Chunk]:
-        return [self._chunk(part, {"content": text, "confidence": [entry]})]
+        place = {"index": len(self.answers[part].entries) - 1}  # openai's streaming helper merges entries by it
+        return [self._chunk(part, {"content": text, "confidence": [place | entry]})]
 
     def _ended(self, part: int) -> list[Chunk]:
         return [self._chunk(part, {"problems": self.answers[part].problems}, self._finish(part))]

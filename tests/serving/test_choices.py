@@ -70,7 +70,8 @@ def choices(server: Server, **more: Any) -> list[dict[str, Any]]:
         assert parts[0]["delta"]["role"] == "assistant" and parts[-1]["finish_reason"] == choice["finish_reason"]
         assert "".join(part["delta"].get("content", "") for part in parts) == choice["message"]["content"]
         entries = [entry for part in parts for entry in part["delta"].get("confidence", [])]
-        assert [rounded(entry) for entry in entries] == list(map(rounded, choice["message"]["confidence"]))
+        placed = [{"index": at, **rounded(entry)} for at, entry in enumerate(choice["message"]["confidence"])]
+        assert [rounded(entry) for entry in entries] == placed
     return data["choices"]
 
 
@@ -130,6 +131,17 @@ def test_several_answers_come_together(server: Server, engine: Scripted) -> None
     assert {(s.temperature, s.top_p, s.seed, s.n) for s in engine.asked} == {(1.0, 0.5, 1, 1)}
     one, three = (post(server, chat(n=n, temperature=1))[1]["usage"] for n in (1, 3))
     assert three["completion_tokens"] == 3 * one["completion_tokens"] and three["prompt_tokens"] == one["prompt_tokens"]
+
+
+def test_the_streaming_helper_of_the_client_collects_all_sentences(server: Server) -> None:
+    asked: Any = {"model": NAME, "messages": [{"role": "user", "content": "Who was Ada?"}], "n": 2, "temperature": 1}
+    with server.client().chat.completions.stream(**asked) as stream:
+        found = stream.get_final_completion()
+    for choice in found.choices:
+        message: Any = choice.message
+        assert message.content == "".join(PIECES)
+        assert [(entry["index"], entry["score"]) for entry in message.confidence] == [(0, 9), (1, 2), (2, 5), (3, None)]
+        assert message.problems == ["sentence 4: the answer ends without a tag"]
 
 
 def test_answers_of_a_seed_differ_from_each_other_and_stay_equal(model: str) -> None:

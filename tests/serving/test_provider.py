@@ -72,7 +72,10 @@ def message(data: tuple[int, dict[str, Any]]) -> dict[str, Any]:
 
 
 def entries(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [entry for e in events for part in e["choices"] for entry in part["delta"].get("confidence", [])]
+    """What a stream says of the sentences of its answer, without their places."""
+    found = [entry for e in events for part in e["choices"] for entry in part["delta"].get("confidence", [])]
+    assert [entry["index"] for entry in found] == list(range(len(found)))
+    return [{key: value for key, value in entry.items() if key != "index"} for entry in found]
 
 
 @pytest.mark.parametrize(("split", "digits"), [(0, False), (0, True), (1, False), (7, True), (10_000, False)])

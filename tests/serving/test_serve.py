@@ -61,7 +61,8 @@ def test_the_openai_client_gets_text_and_confidences(server: Server) -> None:
     chunks = list(client.chat.completions.create(**arguments, stream=True, stream_options={"include_usage": True}))
     streamed = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
     entries = [e for c in chunks if c.choices for e in (c.choices[0].delta.model_extra or {}).get("confidence", [])]
-    assert (streamed, entries, chunks[-1].usage) == (message.content, confidences, whole.usage)
+    placed = [{"index": at, **entry} for at, entry in enumerate(confidences)]
+    assert (streamed, entries, chunks[-1].usage) == (message.content, placed, whole.usage)
     filtered = client.chat.completions.create(**arguments, extra_body={"min_confidence": 0.5})
     kept = filtered.choices[0].message
     assert [entry["kept"] for entry in kept.model_extra["confidence"]] == [
@@ -462,8 +463,8 @@ def test_entries_have_the_confidence_of_their_scale(tmp_path: Path) -> None:
     encoder = Encoder(AutoTokenizer.from_pretrained(tiny(tmp_path, "llama")), tags=tags)
     text = "One. <confidence> perhaps </confidence> Two. <confidence> no </confidence>"
     assert [entry for new in cut(encoder, text, 1) for delta in new for entry in delta["confidence"]] == [
-        {"text": "One.", "score": 1, "confidence": 0.5, "kept": True},
-        {"text": "Two.", "score": 0, "confidence": 0.0, "kept": False},
+        {"index": 0, "text": "One.", "score": 1, "confidence": 0.5, "kept": True},
+        {"index": 1, "text": "Two.", "score": 0, "confidence": 0.0, "kept": False},
     ]
 
 

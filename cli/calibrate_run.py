@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from lovec.core.files import check_adapter_folder, check_output
 from lovec.core.hub import CALIBRATION_FILE, SHIPPED, HubName, trained_recipe
-from lovec.core.notices import counted
+from lovec.core.notices import counted, listed
 from lovec.core.provenance import Provenance
 from lovec.core.settings import Count, PositiveShare, Probability, checked
 from lovec.datasets.layouts import read_any
@@ -238,7 +238,7 @@ def _from_answers(parser: SignatureParser, options: Namespace, settings: Calibra
                 )
             except LovecError as error:
                 if not answers:
-                    raise
+                    raise LovecError(f"{_KINDS[mode]}: {error}") from None
                 warn(f"{theirs}: {error}")
                 continue
             _report(mode, made[mode], fitted)
@@ -248,16 +248,20 @@ def _from_answers(parser: SignatureParser, options: Namespace, settings: Calibra
 def _from_verdicts(settings: CalibrateSettings, adapter: Path, provenance: Provenance) -> Path:
     """Fit to the verdicts in a file of a server, and return the path of what was written.
 
+    A calibration that is there stays where there are verdicts on fewer than ``LEAST_PASSAGES`` answers of its mode.
+
     Raises:
-        LovecError: no verdict is on answers of this model, or a map cannot be fitted to them.
+        LovecError: no verdict is on answers of this model, or no map can be fitted to them.
     """
     from lovec.calibration import calibrate_answers, weights_digest, write_calibrations
     from lovec.calibration.calibration import rank_by
-    from lovec.calibration.fitting import SENTENCES, Answer, feature_names
+    from lovec.calibration.fitting import LEAST_PASSAGES, SENTENCES, Answer, feature_names
     from lovec.reports.calibrated import told_of_promise
 
     made: dict[str, Calibration] = {}
+    left: list[str] = []
     verdicts = _verdicts(str(settings.feedback), provenance)
+    digest = weights_digest(adapter)
     with locked(adapter, folder=True), heartbeat("calibrate"):
         kept = _earlier(adapter, provenance)
         for mode, given in verdicts.items():
@@ -272,25 +276,41 @@ def _from_verdicts(settings: CalibrateSettings, adapter: Path, provenance: Prove
                 )
                 for own in given
             ]
+            usable = sum(any(row is not None for row in answer.rows) for answer in answers)
+            theirs = f"{_KINDS[mode]} {'keep the calibration that is there' if mode in kept else 'get no map'}"
+            if mode in kept and usable < LEAST_PASSAGES:
+                left.append(
+                    f"{theirs}: {settings.feedback} has verdicts with {listed(features)} on "
+                    f"{counted(usable, 'answer')} of this kind, expected {LEAST_PASSAGES} or more to replace it"
+                )
+                continue
             promised, true_from = settings.promises.made(before.guarantees if before is not None else ())
-            made[mode], fitted = calibrate_answers(
-                answers,
-                adapter=weights_digest(adapter),
-                base=provenance.parts["base"]["name"],
-                mode=mode,
-                levels=len(provenance.parts["prompt"]["scale"]),
-                readout=readout,
-                promised=promised,
-                true_from=true_from,
-                data=[str(settings.feedback)],
-                provenance=provenance,
-                earlier=before.map if before is not None and before.readout == readout else None,
-            )
+            try:
+                made[mode], fitted = calibrate_answers(
+                    answers,
+                    adapter=digest,
+                    base=provenance.parts["base"]["name"],
+                    mode=mode,
+                    levels=len(provenance.parts["prompt"]["scale"]),
+                    readout=readout,
+                    promised=promised,
+                    true_from=true_from,
+                    data=[str(settings.feedback)],
+                    provenance=provenance,
+                    earlier=before.map if before is not None and before.readout == readout else None,
+                )
+            except LovecError as error:
+                left.append(f"{theirs}: {error}")
+                continue
             _report(mode, made[mode], fitted)
             if before is not None and before.readout == readout:
                 for found in before.guarantees:
                     passages = [answer.passage(partial(rank_by, before.map), found.true_from) for answer in answers]
                     print(f"  the threshold before: {told_of_promise(found, passages, SENTENCES)}")
+        if not made:
+            raise LovecError("; ".join(left))
+        for reason in left:
+            warn(reason)
         return write_calibrations(adapter, {**kept, **made})
 
 

@@ -7,7 +7,7 @@ import re
 import resource
 import shutil
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -21,10 +21,10 @@ import lovec.serving.feedback as feedback_module
 from lovec.calibration import Promised, Rated, Watch, calibrate, read_calibrations
 from lovec.cli import main
 from lovec.datasets.jsonl import write_records
-from lovec.serving.feedback import Feedback
+from lovec.serving.feedback import Feedback, Verdict, scores_digest
 from lovec.taggers import FreeFormTagger, Session, open_session
 from lovec.taggers.served_confidence import ServedConfidence
-from lovec.types import LovecError, Record, Sampling, Sentence
+from lovec.types import FREE_FORM, ITERATIVE, LovecError, Mode, Record, Sampling, Sentence
 
 TEXT = "# Ada\n\nAda ran. She wrote a note. It was noon in London."
 
@@ -329,3 +329,37 @@ def test_a_run_is_calibrated_again_from_the_verdicts_of_its_server(
         ((str(file), "--data", str(labels)), "--data and --feedback say what to fit to"),
     ):
         assert main([*calibrate_run, "--feedback", *words]) > 0 and said in capsys.readouterr().err
+
+
+def test_few_verdicts_leave_the_calibration_of_their_kind_as_it_is(
+    adapter: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, file = tmp_path / "run", tmp_path / "verdicts.jsonl"
+    shutil.copytree(adapter, run / "adapter")
+    with open_session(adapter=str(run), device="cpu") as session:
+        scores = scores_digest(session.provenance)
+
+    def calibrated_from(rated: Mapping[Mode, int]) -> tuple[int, str, dict[str, Any]]:
+        """Return the exit code, what is said and the calibrations, given the number of answers of each kind."""
+        verdicts = [
+            Verdict(f"{mode}-{n}", at, mode, scores, "", c, c, {"mean": c}, float((n + at) % 2), "")
+            for mode, answers in rated.items()
+            for n in range(answers)
+            for at, c in enumerate(((n % 7) / 7, 0.1 + (n % 5) / 6))
+        ]
+        file.write_text("".join(f"{json.dumps(verdict.to_dict())}\n" for verdict in verdicts))
+        code = main(["calibrate", str(run), "--feedback", str(file)])
+        told = capsys.readouterr()
+        return code, told.out + told.err, dict(read_calibrations(run / "adapter"))
+
+    code, said, first = calibrated_from({FREE_FORM: 40, ITERATIVE: 1})  # of texts there is nothing to keep
+    assert code == 0 and "given texts (iterative tagging) get no map: the labelled sentences are all of one" in said
+    assert set(first) == {FREE_FORM}
+    code, said, again = calibrated_from({FREE_FORM: 29, ITERATIVE: 3})  # nor now, so that they get a map, and a warning
+    assert code == 0 and "below 200 sentences or 30 passages" in said
+    assert "(free-form tagging) keep the calibration that is there" in said and "mean on 29 answers" in said
+    assert again[FREE_FORM] == first[FREE_FORM] and again[ITERATIVE].fitted.passages == 3
+    code, said, left = calibrated_from({FREE_FORM: 29})
+    assert code == 1 and "expected 30 or more to replace it" in said and left == again
+    code, _, last = calibrated_from({FREE_FORM: 30})
+    assert code == 0 and last[FREE_FORM].fitted.passages == 30 and last[ITERATIVE] == again[ITERATIVE]

@@ -83,8 +83,12 @@ class CompletionJob(PausingCompletion, Job):
         """Whether the completion ends with the token that it has paused at: nobody waits for more."""
         return self.cancelled.is_set()
 
-    def finish(self) -> bool:
-        """Take notice that no token follows; return whether something is left to be scored before the end."""
+    def finish(self, finished: bool) -> bool:
+        """Take notice that no token follows; return whether something is left to be scored before the end.
+
+        Args:
+            finished: whether the model has ended the completion.
+        """
         return False
 
 
@@ -109,9 +113,9 @@ class AnswerJob(CompletionJob):
         """Whether a stop has ended the answer, or nobody waits for more."""
         return self.growing.stopped or super().stopped
 
-    def finish(self) -> bool:
+    def finish(self, finished: bool) -> bool:
         """Take notice that no token follows, see ``GrowingAnswer.finish``."""
-        return self.growing.finish()
+        return self.growing.finish(finished)
 
     def release(self, logps: Sequence[float]) -> None:
         """Hand over the sentences that are scored, or keep them for the end, see ``GrowingAnswer.release``."""

@@ -161,9 +161,10 @@ class StreamWorker(TaskWorker):
                 await self.client.stream(row.ids, reply, on_token, **options, stream_interval=STREAM_INTERVAL)
         except ExceptionGroup as group:
             raise group.exceptions[0] from None
-        if job.finish():
+        completion = reply.completion(self.stop_ids, job.sampling)
+        if job.finish(completion.finished):
             await self._score(job, reply)
-        return reply.completion(self.stop_ids, job.sampling)
+        return completion
 
     async def _score(self, job: AnswerJob, reply: ServerReply) -> None:
         """Score the sentences of an answer that are complete, and hand each over."""

@@ -212,7 +212,8 @@ class EngineWorker:
             jobs,
             lambda job, token: not job.cancelled.is_set() and job.on_token(token),
         )
-        left = {job for job, pause in zip(jobs, pauses, strict=True) if not pause.goes_on and job.finish()}
+        ended = ((job, pause) for job, pause in zip(jobs, pauses, strict=True) if not pause.goes_on)
+        left = {job for job, pause in ended if job.finish(pause.finished)}
         if due := [job for job, pause in zip(jobs, pauses, strict=True) if pause.asked or job in left]:
             self.on_paused(due)
         for job, pause in zip(jobs, pauses, strict=True):

@@ -551,13 +551,20 @@ class GrowingAnswer:
             self._add(span, Step(span.text, score=span.score) if scored else Step(span.raw, literal=True))
         return not (self._spans or self.stopped)
 
-    def finish(self) -> bool:
-        """Add what follows the sentences so far, up to a stop, and return whether any were not handed over."""
+    def finish(self, finished: bool) -> bool:
+        """Add what follows the sentences so far, up to a stop, and return whether any were not handed over.
+
+        The beginning of a sentence that a stop or a limit has cut gets no score, with or without a source.
+
+        Args:
+            finished: whether the model has ended the answer.
+        """
         spans = self._reader.ending()
         self._leave_thought()
         self._tagged = len(self._steps)
         for span in spans:
-            self._add(span, Step(span.raw, literal=True))
+            is_cut = span.problem == CUT_BY_STOP or (span.problem == UNTAGGED and not finished)
+            self._add(span, Step(span.raw, literal=True), is_cut)
         return self.is_pending
 
     def due(self, room: int | None, ids: Sequence[int], watched: Sequence[Mapping[int, float]]) -> list[Due]:
@@ -624,13 +631,14 @@ class GrowingAnswer:
             if self.without_source is not None:
                 self.without_source.restart()
 
-    def _add(self, span: TaggedSentence, step: Step) -> None:
+    def _add(self, span: TaggedSentence, step: Step, is_cut: bool = False) -> None:
         self._begins.append(self._end if self._begins else self._reader.thought)
         self._end = self._begins[-1] + len(span.raw)
         self._spans.append(span)
         self._steps.append(step)
         if self.without_source is not None:
-            self.without_source.steps.append(Step(read_sentence(span, self.encoder.scale).text))
+            text = read_sentence(span, self.encoder.scale).text
+            self.without_source.steps.append(Step(text, literal=is_cut))
 
     def _asks_tokens(self, passage: Passage) -> bool:
         return passage is not self._passage and self.without_source is not None and self.without_source.likelihoods

@@ -85,7 +85,7 @@ def stream_growing(
                 pauses = write_on(engine, encoder.stop_ids, batch, lambda answer, token: answer.growing.on_token(token))
             for answer, pause in zip(batch, pauses, strict=True):
                 if not pause.goes_on:
-                    answer.growing.finish()
+                    answer.growing.finish(pause.finished)
                     answer.finished = pause.finished
             with tagger.watch.phase("scoring"):
                 score_growing(engine, [(answer.growing, answer.ids, answer.watched) for answer in batch])

@@ -40,7 +40,7 @@ from lovec.tagging.base import (
 from lovec.tagging.methods import Method, MethodTagger, check_method, check_questions
 from lovec.tagging.revising import Revise
 from lovec.tagging.selection import KEEP_ALL, Selection
-from lovec.tags import DEFAULT_TAGS, TagFormat, mentions_thought, thought_length
+from lovec.tags import DEFAULT_TAGS, UNTAGGED, TagFormat, mentions_thought, thought_length
 from lovec.text.documents import is_html, paragraphs, readable, title_of, unix_lines
 from lovec.types import (
     BY_SOURCE,
@@ -173,7 +173,8 @@ class TextTagger(SessionTagger):
     def _answered(self, records: Sequence[Record], on_written: OnWritten | None) -> Iterator[Tagged]:
         """Yield the sentences of answers and the answers, with both confidences of those written with evidence.
 
-        By source is what the model says as it writes. By knowledge the complete answer is a given text.
+        By source is what the model says as it writes. By knowledge the complete answer is a given text, without the
+        beginning of a sentence that its limit has cut.
         """
         sourced = [self.is_sourced(record) for record in records]
         if self.live and (on_written is None or any(sourced)):
@@ -189,10 +190,18 @@ class TextTagger(SessionTagger):
             yield from items
             return
         written = [item for item in items if isinstance(item, Record)]
-        texts = [replace(record, evidence=()) for record, both in zip(written, sourced, strict=True) if both]
+        texts = [
+            replace(record, evidence=(), sentences=_uncut(record))
+            for record, both in zip(written, sourced, strict=True)
+            if both
+        ]
         known = iter(self._iterative.tag(texts))
         for number, (record, both) in enumerate(zip(written, sourced, strict=True)):
-            yield from items_of(by_both(next(known), record, self._free_form.by_source) if both else record, number)
+            if both:
+                text = next(known)
+                text = replace(text, sentences=text.sentences + record.sentences[len(text.sentences) :])
+                record = by_both(text, record, self._free_form.by_source)
+            yield from items_of(record, number)
 
     def _finished(self, record: Record, mode: str) -> Record:
         """Return a tagged record with its problems, and without the sentences that are not kept."""
@@ -207,6 +216,12 @@ class TextTagger(SessionTagger):
     def is_sourced(self, record: Record) -> bool:
         """Return whether the prompt of a record has its evidence in it."""
         return self.session.encoder.has_source(record)
+
+
+def _uncut(record: Record) -> tuple[Sentence, ...]:
+    """Return the sentences of an answer without the beginning of one that its limit has cut."""
+    is_cut = not record.meta["finished"] and f"sentence {len(record.sentences)}: {UNTAGGED}" in record.meta["problems"]
+    return record.sentences[:-1] if is_cut else record.sentences
 
 
 def tag(

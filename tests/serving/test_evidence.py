@@ -121,6 +121,18 @@ def test_a_stream_sends_every_sentence_with_both(server: Server, answer: Record)
     are_of(added, answer)
 
 
+def test_the_beginning_of_a_sentence_has_no_confidence(server: Server, session: Session, answer: Record) -> None:
+    path, first = "/v1/chat/completions", answer.sentences[0].text
+    tagger = TextTagger(session, max_new_tokens=4)
+    for tagger.live in (False, True):
+        [record] = tagger.answer_questions([ASKED])
+        assert [(first.startswith(s.text), s.score, s.confidence) for s in record.sentences] == [(True, None, None)]
+    for cut in ({"max_tokens": 4}, {"stop": first[3:6]}):
+        [entry] = entries(path, sent(server, path, evidence=SOURCE, min_confidence=0, **cut))
+        assert first.startswith(entry["text"]) and entry["text"] and "problem" in entry
+        assert (entry["score"], entry["confidence"], entry["by_source"], entry["kept"]) == (None, None, None, False)
+
+
 @pytest.mark.parametrize("path", ["chat", "responses"])
 def test_sentences_of_a_stream_come_while_the_answer_is_written(
     model: str, tmp_path_factory: pytest.TempPathFactory, path: str

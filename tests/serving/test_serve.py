@@ -383,7 +383,7 @@ def cut(encoder: Encoder, answer: str, least: int | None) -> list[list[dict[str,
                 logps = tuple(0.0 if level == score else -1000.0 for level in range(encoder.scale.size))
                 growing.take(due[0], TokenScores((), choices=logps))
             came.append(growing.release([]))
-    assert growing.finish() == growing.is_pending and growing.due(None, [], []) == []  # what follows has no score
+    assert growing.finish(True) == growing.is_pending and growing.due(None, [], []) == []  # what follows has no score
     came.append(growing.release([]))
     return [[c["choices"][0]["delta"] for scored in new for c in response.add(0, scored)] for new in came]
 

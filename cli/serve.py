@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
+from lovec.core.calls import read_key
 from lovec.core.hub import SHIPPED
 from lovec.core.imports import without_progress_bars
 from lovec.core.settings import Setting
@@ -97,6 +98,7 @@ def run(words: list[str]) -> None:
     limits = parser.call(RequestLimits, options)
     cors = [checked_origin(origin) for origin in options.cors or ()]
     inline = checked_template(options.inline)
+    key = read_key(KEY) or None
     listener = parser.call(listen, options)  # before a model is loaded in vain
     session: Session | ApiTagger
     if options.engine == OPENAI:
@@ -110,7 +112,6 @@ def run(words: list[str]) -> None:
         with without_progress_bars():
             session = parser.call(open_session, options)
         name = options.name or served_name(session)
-    key = os.environ.get(KEY) or None
     log_to_stderr(key)
     feedback = None if options.feedback is None else Feedback(options.feedback, session)
     app = make_app(session, name, limits, key, cors, inline, feedback)

@@ -296,6 +296,14 @@ def test_requests_of_disconnected_clients_are_cancelled_and_nothing_leaks(server
     assert post(server, chat(max_tokens=4))[0] == 200
 
 
+def test_white_space_around_the_key_is_no_part_of_it(tmp_path: Path) -> None:
+    server = served(tmp_path, key=f" {KEY}\n")
+    assert post(server, chat(max_tokens=2))[0] == 200
+    assert post(server, chat(max_tokens=2), Authorization="Bearer wrong")[0] == 401
+    server.process.terminate()
+    assert server.process.wait(60) == 143
+
+
 def test_sigterm_lets_answers_finish(tmp_path: Path) -> None:
     server = served(tmp_path, key=None)
     responses: list[Any] = []

@@ -168,9 +168,8 @@ class Service:
         self, request_type: type[AnswerRequest], response_type: type[AnswerResponse], body: bytes
     ) -> AnswerResponse:
         """Return the response to a request for answers, which has nothing yet."""
-        request = request_type.parse(
-            read_json(body), self.name, self.limits.max_tokens, self.model.tags.scale, self.limits.max_choices
-        )
+        most = min(self.limits.max_choices, self.worker.most)  # more could never be accepted together
+        request = request_type.parse(read_json(body), self.name, self.limits.max_tokens, self.model.tags.scale, most)
         self.model.check_evidence(request.evidence)
         inline = self._inline(request.inline, self.model.tags)
         history, prompt, problems = self.model.read(request, inline)

@@ -72,6 +72,11 @@ class EngineWorker:
         self.thread = threading.Thread(target=self._work, name="lovec-engine", daemon=True)
 
     @property
+    def most(self) -> int:
+        """The most jobs that may be submitted together."""
+        return self.max_waiting
+
+    @property
     def running(self) -> int:
         """Number of jobs that have begun."""
         return len(self._current) + len(self._paused) + len(self._begun)

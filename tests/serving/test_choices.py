@@ -170,6 +170,14 @@ def test_more_answers_than_the_queue_holds_are_refused_together(server: Server, 
     assert server.idle() and post(server, chat())[0] == 200
 
 
+def test_more_answers_than_the_queue_ever_holds_are_refused_for_good(session: Session) -> None:
+    with running(replace(session), max_choices=8, max_waiting=2) as server:
+        assert post(server, chat(n=2, temperature=1, max_tokens=4))[0] == 200
+        status, data = post(server, chat(n=3, temperature=1, max_tokens=4))
+    assert (status, data["error"]["param"], data["error"]["code"]) == (400, "n", "invalid_value")
+    assert "n is 3, expected at most 2 here" in data["error"]["message"]
+
+
 @pytest.mark.parametrize(
     ("more", "parameter", "code", "words"),
     [

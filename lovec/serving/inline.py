@@ -53,7 +53,10 @@ class Inline:
         # No number can be read in two ways, so that hostile texts take no longer than others.
         scores = chain([f"({words})"], repeat(r"\1"))
         numbers = [next(scores) if field == "score" else _written_as(field) for field in self._fields]
+        space = texts[-1][len(texts[-1].rstrip()) :]
+        texts[-1] = texts[-1].rstrip()
         expression = "".join(re.escape(text) + number for text, number in zip(texts, [*numbers, ""], strict=True))
+        expression += rf"(?:{re.escape(space)}|\Z)"  # a client may have stripped the text
         self._pattern = re.compile(rf"(?<=\S){expression}(?=\s|\Z)")  # behind a sentence, and before another or the end
 
     def tag(self, score: int | None, confidence: float | None, by_source: float | None = None) -> str:

@@ -231,6 +231,14 @@ def test_scores_are_in_the_words_of_the_scale() -> None:
     assert inline.restored(shown) == f"Ada ran. {tags.tag(2)} It rained. {tags.tag(0)} It was noon."
 
 
+def test_a_client_may_strip_the_text() -> None:
+    for template in (" [{score}] ", " ({score})\n\n", " <{confidence}>\t", "~{score} "):
+        inline = Inline(template, DEFAULT_TAGS)
+        shown = f"Ada ran.{inline.tag(7, 0.7)} It rained.{inline.tag(2, 0.2)}"
+        assert shown != shown.strip() and inline.restored(shown.strip()) == inline.restored(shown)
+        assert strip(inline.restored(shown), DEFAULT_TAGS) == "Ada ran. It rained."
+
+
 @pytest.mark.parametrize(
     ("template", "text"),
     [

@@ -248,6 +248,8 @@ class Feedback:
             place, number = f"sentences[{at}].index", said.index
             if number in found:
                 raise RequestRefused(f"sentence {number} has two verdicts, expected one", place)
+            if not remembered.readings:
+                raise RequestRefused("this answer has no sentences, so it takes no verdicts", place)
             if number >= len(remembered.readings):
                 last = len(remembered.readings) - 1
                 raise RequestRefused(f"there is no sentence {number} in this answer, the last is {last}", place)

@@ -131,6 +131,10 @@ def test_what_is_refused(calibrated: Session, tmp_path: Path) -> None:
             found, reply = post(server, json.dumps(body).encode(), "/v1/labels")
             assert (found, reply["error"]["param"]) == (status, parameter), reply
             assert words in reply["error"]["message"]
+        empty = ask(server, 1, stop=ask(server, 1)["choices"][0]["message"]["content"][0])
+        assert not empty["choices"][0]["message"]["confidence"]
+        status, reply = rate(server, empty["id"], [1])
+        assert status == 400 and "this answer has no sentences" in reply["error"]["message"]
         assert post(server, b"{}", "/v1/labels", Authorization="Bearer wrong")[0] == 401
         assert file.read_text() == ""
         assert rate(server, name, [1])[0] == 200

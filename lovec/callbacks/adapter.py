@@ -24,4 +24,5 @@ class AdapterWriter(Callback):
             aside = free_name(os.path.realpath(path))
             files = trained_files(pl_module, pl_module.base_fingerprint)
             pl_module.policy.save_adapter(path, extra_files=files, keep_other=True)
+            pl_module.note_written(str(path))
             rank_zero_info(f"adapter written to {path}{set_aside_measured(pl_module.run_dir, aside)}")

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 from lightning.pytorch import LightningModule
 from lightning.pytorch.trainer.states import TrainerFn
@@ -27,7 +27,7 @@ from lovec.encoding.grounding import encoder_of
 from lovec.engines import TransformersEngine
 from lovec.evaluation.evaluator import EvaluationConfig, Evaluator, answered
 from lovec.evaluation.measurement import Measurement, check_method_names
-from lovec.evaluation.processes import barrier, in_data_order, load_policy, raise_on_all_ranks
+from lovec.evaluation.processes import barrier, gather, in_data_order, load_policy, raise_on_all_ranks
 from lovec.evaluation.prompting import (
     grounding_in,
     grounding_of,
@@ -83,6 +83,23 @@ from lovec.types import (
 )
 
 
+class Weights(NamedTuple):
+    """Weights of a file, as they were when it was looked at.
+
+    Attributes:
+        path: folder of an adapter, or file of a checkpoint; None for the base alone.
+        digest: see ``weights_of``; None where there are none.
+    """
+
+    path: str | None
+    digest: str | None
+
+    @classmethod
+    def of(cls, path: str | None) -> Weights:
+        """Return those that are there now."""
+        return cls(path, weights_of(path))
+
+
 class EvaluationModule(LightningModule, CheckedSettings):
     """Holds a LoRA policy and measures its calibration; ``PolicyModule`` adds training.
 
@@ -136,6 +153,9 @@ class EvaluationModule(LightningModule, CheckedSettings):
         self.recipe_settings: Part = {}
         self.ckpt_despite: frozenset[str] = frozenset()
         self._run = self._started = time.time()
+        self._checkpoint: str | None = None  # that the weights come from, or will come from
+        self._held: Weights | None = None  # None: of no file, as while they are trained
+        self._trainable = False
         self.results: list[ResultRow] = []
         self.validation_results: list[ResultRow] = []
         self._predicted: list[Record] = []
@@ -175,31 +195,54 @@ class EvaluationModule(LightningModule, CheckedSettings):
                     check_adapter(adapter, model, self.policy_config.any_base)
 
     def configure_model(self) -> None:
-        """Load base and adapter, once. Outside ``fit`` the adapter is the one that the run has written."""
+        """Load base and adapter, where the module does not hold them. Outside ``fit`` it is the one of the run."""
+        connector: Any = self.trainer._checkpoint_connector
+        # A path that was given to a method is known only when it is read; until then an earlier one may be there.
+        self._checkpoint = str(self.trainer.ckpt_path) if connector._user_managed else None
+        self._load()
+        self._prepare()
+
+    def _load(self) -> None:
+        """Load the policy, unless it is the one that is trained, or holds the weights that are measured.
+
+        A policy that was loaded to be measured is not trained, since it has no reference.
+        """
+        fitting = self.trainer.state.fn == TrainerFn.FITTING
+        measured = None if fitting or self._checkpoint is not None else Weights.of(self._measured_file)
+        if "policy" in self._modules:
+            kept = self._checkpoint is not None or (self._trainable if fitting else measured == self._held)
+            # Where there is no adapter, a checkpoint that is read next may take its place.
+            if gather(self.trainer, kept or (measured is not None and measured.digest is None))[0]:
+                self._held = None if fitting else self._held
+                return
+        self._held, self._trainable = None, fitting
+        model = resolve_model(self.policy_config.model, self.policy_config.dtype)
+        self._config = config = replace(self.policy_config, model=model, chat_template=self._template())
+        if self._checkpoint is not None:
+            self._load_policy(config, checkpoint_shape=adapter_shape(read_checkpoint(self._checkpoint)))
+        else:
+            if not fitting:
+                config = replace(config, adapter=self.tested_adapter())
+            self._load_policy(config, reference=self.needs_reference and fitting, trained=fitting)
+            self._held = measured
+        if fitting and self.policy.adapted_note is not None:
+            rank_zero_info(self.policy.adapted_note)
+        if fitting and self.policy.packing_disabled_reason is not None:
+            rank_zero_info(
+                f"rows are padded, and shared prefixes are not reused: {self.policy.packing_disabled_reason}"
+            )
+
+    def _prepare(self) -> None:
+        """Make ready what prompts, tags and measures, for the policy and the data at hand."""
         data = getattr(self.trainer, "datamodule", None)
-        if "policy" not in self._modules:
-            model = resolve_model(self.policy_config.model, self.policy_config.dtype)
-            self._config = config = replace(self.policy_config, model=model, chat_template=self._template())
-            if (path := self.trainer.ckpt_path) is not None:
-                self._load_policy(config, checkpoint_shape=adapter_shape(read_checkpoint(path)))
-            else:
-                fitting = self.trainer.state.fn == TrainerFn.FITTING
-                if not fitting:
-                    config = replace(config, adapter=self.tested_adapter())
-                self._load_policy(config, reference=self.needs_reference and fitting, trained=fitting)
-                if fitting and self.policy.adapted_note is not None:
-                    rank_zero_info(self.policy.adapted_note)
-            if self.trainer.state.fn == TrainerFn.FITTING and self.policy.packing_disabled_reason is not None:
-                rank_zero_info(
-                    f"rows are padded, and shared prefixes are not reused: {self.policy.packing_disabled_reason}"
-                )
-            # The instruction of the data speaks of 0 to 10.
-            instruction = getattr(data, "instruction", None) if self.scale == DEFAULT_SCALE else None
-            instruction = self._instruction(instruction)
-            grounding = self._grounding(getattr(data, "grounding", None) if self.scale == DEFAULT_SCALE else None)
-            prompting = instruction, self.tags, self._scoring(), grounding
-            encoder = encoder_of(self.policy.tokenizer, *prompting, load_stops(config))
-            self.encoder = encoder.within(self.policy.max_length)
+        # The instruction of the data speaks of 0 to 10.
+        instruction = self._instruction(getattr(data, "instruction", None) if self.scale == DEFAULT_SCALE else None)
+        grounding = self._grounding(getattr(data, "grounding", None) if self.scale == DEFAULT_SCALE else None)
+        prompting = instruction, self.tags, self._scoring(), grounding
+        encoder = encoder_of(self.policy.tokenizer, *prompting, load_stops(self._config))
+        self.encoder = encoder.within(self.policy.max_length)
+        self.__dict__.pop("_prompt", None)  # it was that of another encoder
+        self._served = self._served_confidence()
         self.baseline_resources = BaselineResources(
             self.engine,
             self.encoder,
@@ -211,10 +254,14 @@ class EvaluationModule(LightningModule, CheckedSettings):
         self.evaluator = Evaluator(self.taggers(), self._oracle, self.evaluation, domains, self.scale.size)
         self._attach_oracle()
 
+    def note_written(self, adapter: str) -> None:
+        """Remember that the weights of the policy are those that were just written into the folder of an adapter."""
+        self._held = Weights.of(adapter)
+
     def _instruction(self, of_data: str | None) -> str | None:
         """Return the instruction that asks for tags; None for the paper's. A checkpoint's fingerprint tells its own."""
         own = self.policy_config.instruction
-        if self.trainer.ckpt_path is not None:
+        if self._checkpoint is not None:
             return own or of_data
         training = self.trainer.state.fn == TrainerFn.FITTING
         return instruction_of(self._known_adapters(), self.tags, own, of_data, training)
@@ -225,7 +272,7 @@ class EvaluationModule(LightningModule, CheckedSettings):
         Of a checkpoint's run the adapter that it started from tells it, and the fingerprint whether it is the same.
         """
         adapters, start = self._known_adapters(), self.policy_config.adapter
-        if self.trainer.ckpt_path is not None:
+        if self._checkpoint is not None:
             adapters = [] if start is None else [start]
         return template_of(adapters, self.policy_config.chat_template)
 
@@ -233,14 +280,14 @@ class EvaluationModule(LightningModule, CheckedSettings):
         """Return what is scored at a tag: as configured, as in the run of the checkpoint, or as the adapters say."""
         if self.policy_config.scoring is not None:
             return self.policy_config.scoring
-        if (path := self.trainer.ckpt_path) is not None:
-            return scoring_in(read_checkpoint(path).get(FINGERPRINT))
+        if self._checkpoint is not None:
+            return scoring_in(read_checkpoint(self._checkpoint).get(FINGERPRINT))
         return scoring_of(self._known_adapters())
 
     def _grounding(self, of_data: str | None) -> Grounding | None:
         """Return how evidence stands in prompts: as configured, as in the run of the checkpoint, or as adapters say."""
-        if (path := self.trainer.ckpt_path) is not None:
-            saved = grounding_in(read_checkpoint(path).get(FINGERPRINT))
+        if self._checkpoint is not None:
+            saved = grounding_in(read_checkpoint(self._checkpoint).get(FINGERPRINT))
         else:
             saved = trained_grounding(self._known_adapters(), self.policy_config)
         return grounding_of(saved, self.policy_config, self.tags, of_data)
@@ -265,8 +312,8 @@ class EvaluationModule(LightningModule, CheckedSettings):
     @property
     def _measured_file(self) -> str | None:
         """The adapter or checkpoint that is measured."""
-        if self.trainer.ckpt_path is not None:
-            return str(self.trainer.ckpt_path)
+        if self._checkpoint is not None:
+            return self._checkpoint
         adapter = self.tested_adapter()
         return None if adapter is None else adapter_folder(adapter)
 
@@ -282,11 +329,10 @@ class EvaluationModule(LightningModule, CheckedSettings):
             ),
         }
 
-    @cached_property
-    def _served(self) -> ServedConfidence:
-        """What users of the adapter get as confidences; outside training, and where an adapter's folder is measured."""
+    def _served_confidence(self) -> ServedConfidence:
+        """Return what users of the adapter get as confidences, where a stage measures or uses that of a folder."""
         adapter = self.tested_adapter()
-        measures = self.trainer.state.fn in (TrainerFn.TESTING, TrainerFn.PREDICTING) and self.trainer.ckpt_path is None
+        measures = self.trainer.state.fn in (TrainerFn.TESTING, TrainerFn.PREDICTING) and self._checkpoint is None
         return self.served_confidence_of(adapter) if measures and adapter is not None else ServedConfidence()
 
     def served_confidence_of(self, adapter: str) -> ServedConfidence:
@@ -342,17 +388,23 @@ class EvaluationModule(LightningModule, CheckedSettings):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Refuse a checkpoint of another run; build adapters of its shape, and refuse weights that do not fit them."""
+        fitting, path = self.trainer.state.fn == TrainerFn.FITTING, str(self.trainer.ckpt_path)
+        if not fitting and self._checkpoint != path:  # it was not known when the model was built
+            self._checkpoint = path
+            self._prepare()
+        self._held = None
         start = nested(checkpoint, FINGERPRINT, "settings", START)
         if isinstance(start, str) and self.recipe_settings.get(START, "") is None:
             self.recipe_settings = {**self.recipe_settings, START: start}
         raise_on_all_ranks(self.trainer, self._misfit(checkpoint))
         self._run = start_of(checkpoint, "run") or self._run
         shape = adapter_shape(checkpoint) if KEY in checkpoint else None
-        if shape is not None and shape != self.policy.shape:  # the trainer knew no checkpoint when the model was built
+        if shape is not None and shape != self.policy.shape:
             self._load_policy(self._config, checkpoint_shape=shape)
             self._attach_oracle()
         sizes = {name: weight.shape for name, weight in self.state_dict().items() if is_adapter(name)}
         check_adapters(checkpoint, sizes)
+        self._held = None if fitting else Weights.of(path)
 
     def _misfit(self, checkpoint: Mapping[str, Any]) -> str | None:
         """Say why this run cannot use a checkpoint; None if it can."""
@@ -400,6 +452,13 @@ class EvaluationModule(LightningModule, CheckedSettings):
 
     def on_validation_epoch_start(self) -> None:
         """Update the engine to the current adapter."""
+        self._begin()
+
+    def _begin(self) -> None:
+        """Update the engine to the current adapter, which outside of training must be the one that is measured."""
+        missing = self._held is None or self._held.path != self._measured_file
+        if missing and self.trainer.state.fn != TrainerFn.FITTING and (adapter := self.tested_adapter()) is not None:
+            check_adapter(adapter, self._config.model, self._config.any_base)
         self.engine.sync(self.policy)
 
     def validation_step(self, rows: Sequence[Record], batch_idx: int) -> None:
@@ -429,11 +488,12 @@ class EvaluationModule(LightningModule, CheckedSettings):
 
     def on_test_epoch_start(self) -> None:
         """Update the engine to the current adapter, and load what is needed beside the test records."""
-        self.engine.sync(self.policy)
+        self._begin()
         data = getattr(self.trainer, "datamodule", None)
         validation = [] if data is None else data.load("validation")
         files = {name: adapter_folder(path) if path else self._measured_file for name, path in self.methods.items()}
-        weights = {name: weights_of(path) for name, path in files.items()}
+        held = None if self._held is None else self._held.digest
+        weights = {name: weights_of(files[name]) if path else held for name, path in self.methods.items()}
         folders = {name: path for name, path in files.items() if path and weights[name] and Path(path).is_dir()}
         made = {name: self._provenance(path).of_weights() for name, path in folders.items()}
         place = TestFolder(self.run_dir, data, weights, made)
@@ -478,7 +538,7 @@ class EvaluationModule(LightningModule, CheckedSettings):
 
     def on_predict_epoch_start(self) -> None:
         """Update the engine to the current adapter."""
-        self.engine.sync(self.policy)
+        self._begin()
         self._predicted = []
 
     def predict_step(self, rows: Sequence[Record], batch_idx: int) -> list[dict[str, Any]]:

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from tinyrun import Rows, module, records, tiny, trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+from tinyrun import Rows, module, records, sft_adapter, tiny, trainer
 
+from lovec.baselines.base import with_confidences
 from lovec.core.provenance import Provenance, weights_of
 from lovec.datamodules import Demonstrations
 from lovec.datasets.jsonl import read_records, write_records
 from lovec.evaluation.run_folders import TestFolder, folder_name, set_aside
 from lovec.metrics.results import read_results, write_results
-from lovec.modules import SFT
+from lovec.modules import SFT, EvaluationConfig
 from lovec.reports.runs import read_run
-from lovec.types import ResultRow
+from lovec.taggers.served_confidence import ServedConfidence
+from lovec.types import LovecError, Record, ResultRow
 
 
 class Named(Rows):
@@ -150,3 +155,87 @@ def test_a_second_training_takes_what_was_measured_with_the_first_out_of_the_way
     assert digests == {"test": weights_of(str(run / "adapter")), "test-1": weights_of(str(run / "adapter-1"))}
     assert list(read_records(run / "predictions-1/own.jsonl")) == predicted
     assert list(read_records(run / "predictions/own.jsonl")) != predicted
+
+
+def test_a_module_that_is_used_again_measures_the_weights_that_it_attests(tmp_path: Path) -> None:
+    """In whatever order an adapter, a checkpoint, another run and a training come."""
+    model, run, other = tiny(tmp_path / "models"), tmp_path / "run", tmp_path / "other"
+    saver = ModelCheckpoint(dirpath=run / "ck", every_n_train_steps=1, save_top_k=-1)
+    evaluation = EvaluationConfig(rows=8, modes=["iterative"], vanilla=False)
+
+    def made() -> Any:
+        return module(SFT, model, lr=5e-2, evaluation=evaluation)
+
+    def measured(one: Any, by: Any, **given: Any) -> tuple[list[ResultRow], str]:
+        by.test(one, Rows(), verbose=False, **given)
+        tested = json.loads((Path(by.default_root_dir) / "test/rows/tested.json").read_text())
+        return one.results, tested["weights"]["SFT"]
+
+    sft_adapter(other, model)
+    used, training = made(), trainer(run, enable_checkpointing=True, callbacks=[saver])
+    training.fit(used, Rows())
+    first = str(run / "ck/epoch=0-step=1.ckpt")
+    own, theirs = measured(made(), trainer(run)), measured(made(), trainer(other))
+    early = measured(made(), trainer(run), ckpt_path=first)
+    assert [digest for _, digest in (own, theirs, early)] == [
+        weights_of(place) for place in (run / "adapter", other / "adapter", first)
+    ]
+    assert own[0] != early[0] != theirs[0] != own[0]
+
+    base = used.policy.model
+    assert measured(used, training) == own and used.policy.model is base  # what was trained is not loaded again
+    assert measured(used, training, ckpt_path=first) == early
+    assert measured(used, training) == own
+    assert measured(made(), training) == own
+    assert measured(used, trainer(other)) == theirs
+    base = used.policy.model
+    assert measured(used, trainer(other)) == theirs and used.policy.model is base
+    used.evaluation = replace(evaluation, adapter=str(run / "adapter"))
+    assert measured(used, trainer(other)) == (own[0], own[1])
+    trainer(run).fit(used, Rows(), ckpt_path=first)
+    assert measured(used, trainer(run)) == measured(made(), trainer(run))
+
+
+def test_a_checkpoint_of_a_run_without_an_adapter_is_measured_by_the_module_that_wrote_it(tmp_path: Path) -> None:
+    model = tiny(tmp_path / "models")
+    saver = ModelCheckpoint(dirpath=tmp_path / "ck", every_n_train_steps=1, save_top_k=-1)
+    used, training = module(SFT, model), trainer(tmp_path, enable_checkpointing=True, callbacks=[saver])
+    training.fit(used, Rows())
+    shutil.rmtree(tmp_path / "adapter")
+    first = str(tmp_path / "ck/epoch=0-step=1.ckpt")
+    training.test(used, Rows(), ckpt_path=first, verbose=False)
+    tested = tmp_path / "test/rows/tested.json"
+    assert json.loads(tested.read_text())["weights"]["SFT"] == weights_of(first)
+    with pytest.raises(LovecError, match="adapter"):
+        training.test(used, Rows(), verbose=False)
+
+
+def test_a_module_that_has_measured_is_trained_as_a_new_one(tmp_path: Path) -> None:
+    model = tiny(tmp_path / "models")
+    evaluation = EvaluationConfig(rows=8, modes=["iterative"], vanilla=False, adapter=sft_adapter(tmp_path, model))
+    for name, measures in (("new", False), ("used", True)):
+        made = module(SFT, model, evaluation=evaluation)
+        if measures:
+            trainer(tmp_path / name).test(made, Rows(), verbose=False)
+        torch.manual_seed(0)
+        trainer(tmp_path / name).fit(made, Rows())
+    assert weights_of(tmp_path / "used/adapter") == weights_of(tmp_path / "new/adapter")
+
+
+def test_confidences_that_users_get_are_those_of_the_stage(model: str, adapter: str, tmp_path: Path) -> None:
+    """A validation does not apply the calibration beside an adapter; what comes after it does."""
+
+    class Half(ServedConfidence):
+        def record(self, record: Record, mode: str) -> Record:
+            return with_confidences(record, [0.5] * len(record.sentences))
+
+    class Calibrated(SFT):
+        def served_confidence_of(self, adapter: str) -> ServedConfidence:
+            return Half()
+
+    evaluation = EvaluationConfig(rows=8, max_new_tokens=8, modes=["iterative"], vanilla=False, adapter=adapter)
+    made, run = module(Calibrated, model, evaluation=evaluation), trainer(tmp_path, limit_val_batches=1)
+    run.validate(made, Rows(), verbose=False)
+    run.predict(made, Rows())
+    tagged = read_records(tmp_path / "predictions/rows.jsonl")
+    assert {s.confidence for record in tagged for s in record.sentences} == {0.5}

@@ -170,7 +170,9 @@ class RecordsDataModule(LightningDataModule, CheckedSettings):
         raise LovecError(f"{type(self).__name__} has no questions; override questions(split)")
 
     def setup(self, stage: str) -> None:
-        """Load the splits that a stage ("fit", "validate", "test" or "predict") needs."""
+        """Load the splits that a stage ("fit", "validate", "test" or "predict") needs; a new training starts anew."""
+        if stage == "fit" and not getattr(self.trainer, "global_step", 0):  # a checkpoint is read after this
+            self.served, self._sampled = 0, None
         for split in _SPLITS[stage]:
             if split in self._records:
                 continue

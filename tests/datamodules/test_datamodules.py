@@ -178,6 +178,18 @@ def test_resumed_run_sees_what_the_uninterrupted_one_sees(tmp_path, how, stop, l
     assert trainer.datamodule.served == steps
 
 
+def test_a_second_training_starts_anew_and_one_that_is_lengthened_goes_on(tmp_path):
+    data, expected = Numbers(11, batch_size=4), epochs(Numbers(11, batch_size=4), 4)
+    data.sample_validation([0])
+    fit(tmp_path, data, max_epochs=2)
+    assert data.validated() == data.loaded("validation")
+    trainer, module = fit(tmp_path, data)  # of as many epochs as the first one would not have had
+    assert module.seen == expected[:9]
+    trainer.fit_loop.max_epochs = 4
+    trainer.fit(module, datamodule=data)
+    assert module.seen == expected
+
+
 def test_the_fingerprint_says_what_every_batch_holds():
     def fingerprint(n=11, processes=1, **kwargs):
         data = Numbers(n, **{"batch_size": 4, **kwargs})

@@ -25,7 +25,7 @@ from lovec.datasets.jsonl import record_to_dict, write_records
 from lovec.encoding import Encoder, Grounding, Scoring
 from lovec.encoding.grounding import encoder_of
 from lovec.engines import TransformersEngine
-from lovec.evaluation.evaluator import EvaluationConfig, Evaluator, answered
+from lovec.evaluation.evaluator import EvaluationConfig, Evaluator
 from lovec.evaluation.measurement import Measurement, check_method_names
 from lovec.evaluation.processes import barrier, gather, in_data_order, load_policy, raise_on_all_ranks
 from lovec.evaluation.prompting import (
@@ -550,9 +550,10 @@ class EvaluationModule(LightningModule, CheckedSettings):
         Raises:
             LovecError: the method cannot tag one of the records.
         """
-        tagged: dict[str, Record] = {}
-        unanswered = [record for record in rows if not record.sentences]
-        for mode, records in ((ITERATIVE, answered(rows)), (FREE_FORM, unanswered)):
+        tagged: dict[int, Record] = {}  # by place, since records may share an id
+        for mode, has_answer in ((ITERATIVE, True), (FREE_FORM, False)):
+            places = [place for place, record in enumerate(rows) if bool(record.sentences) == has_answer]
+            records = [rows[place] for place in places]
             if records and mode not in self.evaluator.taggers:
                 raise LovecError(
                     f"record {records[0].id!r} needs {mode} tagging, which {type(self).__name__} cannot do; "
@@ -560,8 +561,9 @@ class EvaluationModule(LightningModule, CheckedSettings):
                 )
             if records:
                 answers = with_mean_readout(self.evaluator.taggers[mode].tag(records))
-                tagged.update({record.id: self._served.record(record, mode) for record in answers})
-        ordered = [tagged[record.id] for record in rows]
+                served = [self._served.record(record, mode) for record in answers]
+                tagged.update(zip(places, served, strict=True))
+        ordered = [tagged[place] for place in range(len(rows))]
         self._predicted += ordered
         return [record_to_dict(record) for record in ordered]
 

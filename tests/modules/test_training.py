@@ -627,6 +627,19 @@ def test_predictions_are_written_in_order(model: str, adapter: str, tmp_path: Pa
     assert tagged[1].meta["finished"] in (True, False) and tagged[1].answer  # written by the model
 
 
+def test_predictions_of_records_that_share_an_id_are_all_there(model: str, adapter: str, tmp_path: Path) -> None:
+    class Alike(Rows):
+        def load(self, split: str) -> list[Record]:
+            return [replace(row, id="x") for row in super().load(split)]
+
+    objective = module(SFT, model)
+    objective.evaluation.adapter = adapter
+    (found,) = trainer(tmp_path).predict(objective, Alike())
+    texts = [[s.text for s in row.sentences] for row in Alike().load("test")]
+    assert [[s["text"] for s in row["sentences"]] for row in found] == texts
+    assert len((tmp_path / "predictions" / "rows.jsonl").read_text().splitlines()) == len(texts)
+
+
 def test_a_checkpoint_is_enough_for_a_test_from_python(model: str, adapter: str, tmp_path: Path) -> None:
     """Lightning names the checkpoint only after the model is built; the shape then comes from the checkpoint."""
     from lightning.pytorch.callbacks import ModelCheckpoint

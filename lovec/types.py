@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Real
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeAlias, runtime_checkable
@@ -516,6 +516,11 @@ def checked_ratings(oracle: Oracle, records: Sequence[Record]) -> list[list[floa
                 f"{name} rated {record.id!r} {str(row)[:60]}, expected {len(record.sentences)} numbers in [0, 1] or "
                 "None, one per sentence"
             )
+    return plain_numbers(rows)
+
+
+def plain_numbers(rows: Iterable[Iterable[float | None]]) -> list[list[float | None]]:
+    """Return rows of numbers, which may be NumPy's, as Python's own; None stays."""
     return [[None if value is None else float(value) for value in row] for row in rows]
 
 

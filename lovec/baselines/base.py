@@ -12,7 +12,7 @@ from lovec.core.settings import CheckedSettings, PlainWord, check_choice, check_
 from lovec.core.stopwatch import Stopwatch
 from lovec.encoding import Encoder
 from lovec.encoding.prompts import prompt
-from lovec.types import Engine, LovecError, Record
+from lovec.types import Engine, LovecError, Record, plain_numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ def support(judge: Judge, claims: Sequence[Claim]) -> list[float]:
     found = _one_for_each(judge, claims, judge.support(claims))
     for value in found:
         check_range(f"the support that {type(judge).__name__} gave a claim", value, at_least=0, at_most=1)
-    return found
+    return [float(value) for value in found]
 
 
 def relations(judge: Judge, claims: Sequence[Claim]) -> list[Relation]:
@@ -256,7 +256,7 @@ class Baseline(CheckedSettings):
             )
         for confidence in (c for row in rows for c in row):
             check_range(f"a confidence of the baseline {self.name!r}", confidence, at_least=0, at_most=1)
-        return [with_confidences(record, row) for record, row in zip(records, rows, strict=True)]
+        return [with_confidences(record, row) for record, row in zip(records, plain_numbers(rows), strict=True)]
 
     def work(self, records: Sequence[Record]) -> Work:
         """Return what it takes to judge these answers; the resources are attached already."""

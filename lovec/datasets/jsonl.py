@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
 from functools import lru_cache, partial
 from io import BufferedReader
+from numbers import Integral, Real
 from stat import S_ISDIR, S_ISREG
 from typing import IO, Any, AnyStr, get_args
 
@@ -173,11 +174,18 @@ def json_line(data: Mapping[str, Any], record_id: str) -> bytes:
         LovecError: it holds a value that JSON cannot.
     """
     try:
-        return json.dumps(data, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+        return json.dumps(data, ensure_ascii=False, allow_nan=False, default=_number).encode() + b"\n"
     except (TypeError, ValueError, RecursionError) as error:
         raise LovecError(
             f"record {record_id!r} cannot be written as JSON ({error}); an unknown value is None, never NaN"
         ) from None
+
+
+def _number(value: Any) -> float:
+    """Return a number of another kind than JSON's, such as one of NumPy's."""
+    if isinstance(value, Real):
+        return int(value) if isinstance(value, Integral) else float(value)
+    raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
 
 
 def record_to_dict(record: Record) -> dict[str, Any]:

@@ -76,7 +76,7 @@ class Distil(ScoreModule):
                 f"sentence: {listed(missing)}; leave them out, or choose a teacher that can judge them"
             )
         self._estimates = {
-            record.id: tuple(value for value in row if value is not None)
+            record.id: tuple(float(value) for value in row if value is not None)
             for record, row in zip(records, rows, strict=True)
         }
         values = [value for row in self._estimates.values() for value in row]

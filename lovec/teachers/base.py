@@ -25,7 +25,7 @@ from lovec.core.settings import check_range, decisive_arguments
 from lovec.datasets.jsonl import record_to_dict
 from lovec.policy import Policy
 from lovec.policy.fingerprint import loaded_digest, prompt_part
-from lovec.types import LovecError, Oracle, Record
+from lovec.types import LovecError, Oracle, Record, plain_numbers
 
 Estimates: TypeAlias = list[list[float | None]]
 """How true every sentence of every record is, in [0, 1]; None where a teacher cannot say."""
@@ -135,6 +135,7 @@ class StoredTeacher(Teacher):
             raise LovecError(f"the teacher {name} returned other numbers of estimates than there are sentences")
         for value in (value for row in rows for value in row):
             check_range(f"an estimate of the teacher {name}", value, at_least=0, at_most=1)
+        rows = plain_numbers(rows)
         if path is not None and all(resources.gather(self.lasting(resources))) and resources.rank == 0:
             write_text(path, json.dumps({"adapter": options, "estimates": rows}) + "\n")
         return rows

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -37,6 +38,7 @@ from lovec.baselines import (
     average_confidences,
     best_constant,
 )
+from lovec.baselines.base import support as support_of
 from lovec.datamodules import Demonstrations, World
 from lovec.datasets.jsonl import read_records, write_records
 from lovec.datasets.world import EmbeddedWorld
@@ -158,6 +160,20 @@ def test_a_baseline_tags_with_its_confidences() -> None:
     assert tagged.sentences == (Sentence("Four", 0.3, confidence=0.4), Sentence("?"))
     assert Lengths().name == "Lengths" and Lengths(name="mine", adapter="x").adapter == "x"
     assert Lengths().tag([]) == []
+
+
+def test_numbers_of_numpy_become_plain_ones() -> None:
+    class Vectors(Baseline):
+        def confidences(self, records: Sequence[Record]) -> Any:
+            return [np.full(len(record.sentences), 0.5, dtype=np.float32) for record in records]
+
+    class Exact(FactsJudge):
+        def support(self, claims: Sequence[Claim]) -> Any:
+            return np.ones(len(claims), dtype=np.int64)
+
+    tagged = Vectors().tag(RECORDS[:1])
+    assert [(type(s.confidence), s.confidence) for s in tagged[0].sentences] == [(float, 0.5)] * 2
+    assert [type(value) for value in support_of(Exact(), [Claim(RECORDS[0], "x", "y")])] == [float]
 
 
 def test_what_was_said_by_source_before_is_removed(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -182,6 +183,14 @@ def test_failed_write_keeps_the_old_file(tmp_path):
             write_records(path, [Record("b", "What?"), Record("c", "What?", meta=bad)])
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_numbers_of_numpy_are_written_as_those_of_json(tmp_path):
+    sentence = Sentence("A.", factuality=np.float32(0.5), score=np.int64(7), distribution=tuple(np.full(11, 0.25, "f")))
+    write_records(tmp_path / "r.jsonl", [Record("a", "Who?", sentences=(sentence,), meta={"n": np.int32(3)})])
+    (record,) = read_records(tmp_path / "r.jsonl")
+    assert record.sentences == (Sentence("A.", factuality=0.5, score=7, distribution=(0.25,) * 11),)
+    assert record.meta == {"n": 3}
 
 
 def test_a_reader_keeps_the_file_it_opened(tmp_path):

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tinyrun import Rows, fit, loaded, module, records, trainer
@@ -19,6 +20,7 @@ from lovec.datasets.jsonl import write_records
 from lovec.losses import soft_score_nll
 from lovec.modules import Batch, Distil
 from lovec.policy import TokenBatch, TokenSequence
+from lovec.policy.checkpoints import read_checkpoint
 from lovec.teachers import BaselineTeacher, Blend, OracleTeacher, PolicyMean, Teacher
 from lovec.types import LovecError, Record, Sentence
 
@@ -182,6 +184,17 @@ def test_a_sentence_without_an_estimate_is_refused(model: str, adapter: str, tmp
 
     with pytest.raises(LovecError, match="Silent gives 1 training answer no estimate for some sentence: r1;"):
         fit(tmp_path, module(Distil, model, adapter, teacher=Silent()))
+
+
+def test_a_checkpoint_holds_estimates_of_numpy_as_plain_numbers(model: str, adapter: str, tmp_path: Path) -> None:
+    class Vectors(Teacher):
+        def estimates(self, records: Any, resources: Any) -> Any:
+            return [np.full(len(record.sentences), 0.5, dtype=np.float32) for record in records]
+
+    run = trainer(tmp_path, max_steps=1)
+    run.fit(module(Distil, model, adapter, teacher=Vectors()), Rows())
+    run.save_checkpoint(path := tmp_path / "half.ckpt")
+    assert read_checkpoint(path)["teacher_estimates"]["r0"] == [0.5] * len(Rows().load("train")[0].sentences)
 
 
 # Teachers in a run

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tinyrun import loaded, module
 
-from lovec.baselines import LUQ, LinearProbe, NLIJudge, Samples, SelfConsistency, Words
+from lovec.baselines import LUQ, Baseline, LinearProbe, NLIJudge, Samples, SelfConsistency, Words
 from lovec.modules import Distil
 from lovec.oracles import OpenAIOracle, SelfJudge
-from lovec.teachers import Estimates, OracleTeacher, Teacher, TeacherResources
-from lovec.teachers.base import plain_settings
+from lovec.teachers import BaselineTeacher, Estimates, OracleTeacher, Teacher, TeacherResources
+from lovec.teachers.base import StoredTeacher, plain_settings
 from lovec.types import Record, Sentence
 
 RECORD = Record("a", "Who?", sentences=(Sentence("One."), Sentence("Two.")))
@@ -118,6 +119,26 @@ class Flaky:
         self.calls += 1
         self.failures = {"a": "the server does not answer"} if self.calls == 1 else {}
         return [[None if self.failures else 0.5 for _ in record.sentences] for record in records]
+
+
+def test_numbers_of_numpy_are_stored_as_plain_ones(resources: TeacherResources) -> None:
+    class Vectors(Baseline):
+        def confidences(self, records: Sequence[Record]) -> Any:
+            return [np.full(len(record.sentences), 0.25, dtype=np.float32) for record in records]
+
+    for _ in range(2):
+        rows = BaselineTeacher(Vectors()).estimates([RECORD], resources)
+        assert rows == [[0.25, 0.25]] and {type(value) for value in rows[0]} == {float}
+
+    class Own(StoredTeacher):
+        @property
+        def settings(self) -> Mapping[str, Any]:
+            return {}
+
+        def estimate(self, records: Sequence[Record], resources: TeacherResources) -> Any:
+            return [[np.float32(0.5), None] for _ in records]
+
+    assert Own().estimates([RECORD], resources) == [[0.5, None]]
 
 
 def test_what_an_oracle_could_not_rate_is_asked_again(resources: TeacherResources) -> None:

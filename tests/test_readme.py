@@ -165,6 +165,14 @@ def test_commands_are_ones_the_parser_takes(words, here, monkeypatch):
         assert class_path.startswith(next(own, ("lovec.modules.", "lovec.evaluation.Comparison")))
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_data_of_files_are_given_the_file_that_a_command_reads(page):
+    text = page.read_text().replace("\\\n", " ")
+    for given in re.findall(r"[^`\n]*--data (?:Demonstrations|Preferences|Prompts)\b[^`\n]*", text):
+        assert "--data.path " in given, given  # which they need whatever the command
+        assert "--data.test_path " in given or "lovec test" not in given, given
+
+
 def test_a_wrong_option_in_a_page_would_be_noticed(here):
     with pytest.raises(LovecError, match=r"unknown option --model\.bta of DPO; did you mean --model\.beta"):
         TrainingCLI("fit", ["--config", "dpo.yaml", "--model.bta", "1"])

@@ -9,12 +9,14 @@ import pkgutil
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
 
 import lovec
 from lovec import cli
+from lovec.baselines import PTrue
 from lovec.cli.parser import ITSELF, Asked
 from lovec.cli.sourcecode import PACKAGES
 from lovec.core.settings import (
@@ -29,7 +31,9 @@ from lovec.core.settings import (
     decisive,
     declared,
 )
-from lovec.modules import SFT, PolicyConfig
+from lovec.datamodules import Demonstrations
+from lovec.evaluation import Comparison
+from lovec.modules import SFT, EvaluationConfig, PolicyConfig
 from lovec.oracles import OpenAIOracle
 from lovec.tagging import Selection
 from lovec.types import LovecError
@@ -243,6 +247,17 @@ class Wide:
 class Narrow(Wide):
     def __init__(self, share: Probability = 0.5, **kwargs: Any) -> None:
         super().__init__(share, **kwargs)
+
+
+def test_a_path_is_taken_as_its_text() -> None:
+    config = PolicyConfig(Path("models/own"), Path("runs/w"), chat_template=Path("own.jinja"))  # type: ignore[arg-type]
+    assert config == PolicyConfig("models/own", "runs/w", chat_template="own.jinja")
+    assert EvaluationConfig(adapter=Path("runs/w")).adapter == "runs/w"  # type: ignore[arg-type]
+    assert PTrue(adapter=Path("runs/w")).adapter == "runs/w"  # type: ignore[arg-type]
+    data = Demonstrations(Path("a.jsonl"), test_path=Path("b.jsonl"))  # type: ignore[arg-type]
+    assert (data.path, data.test_path) == ("a.jsonl", "b.jsonl")
+    compared = Comparison({"SFT": Path("runs/w")}, policy=PolicyConfig())  # type: ignore[dict-item]
+    assert compared.adapters == {"SFT": "runs/w"}
 
 
 def test_a_subclass_may_narrow_what_its_base_declares_and_keeps_the_rest() -> None:

@@ -201,7 +201,7 @@ def _refused(error: Exception, name: HubName) -> str:
     return f"the hub has answered {status} about {name.repo} ({' '.join(str(error).split())[:200]}); try again"
 
 
-def adapter_folder(path: str) -> str:
+def adapter_folder(path: str | os.PathLike[str]) -> str:
     """Return the folder of an adapter.
 
     Args:
@@ -210,6 +210,7 @@ def adapter_folder(path: str) -> str:
     Raises:
         LovecError: it is neither here nor on the hub.
     """
+    path = os.fspath(path)
     if path in SHIPPED and not Path(path).exists():
         return str(SHIPPED[path])
     if (name := HubName.parse(path)) is not None:

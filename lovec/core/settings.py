@@ -13,6 +13,7 @@ counts among what results depend on, and has no range.
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache, wraps
@@ -140,6 +141,10 @@ class Option:
         """The dataclass whose fields are settings of their own; None where it is no such group."""
         return next((kind for kind in self.types if isinstance(kind, type) and is_dataclass(kind)), None)
 
+    def plain(self, value: Any) -> Any:
+        """Return a path as text, where that is what the parameter takes, and any other value as it is."""
+        return os.fspath(value) if isinstance(value, os.PathLike) and str in self.types else value
+
     def check(self, value: Any, names: str = "{}") -> None:
         """Refuse a number outside of the declared range, or a word that the type does not list.
 
@@ -231,6 +236,8 @@ def _parts(hint: Any) -> Iterator[Any]:
 def checked(names: str = "{}", remember: bool = False) -> Callable[[T], T]:
     """Have a class check its arguments by their declarations, before it does anything else.
 
+    A ``pathlib.Path`` for a text becomes that text, since settings are compared and written as plain values.
+
     Args:
         names: form of the names in errors, such as ``policy.{}``; ``{kind}`` in it is the name of the class.
         remember: whether its objects remember the arguments they were made with, see ``decisive_arguments``.
@@ -251,11 +258,13 @@ def checked(names: str = "{}", remember: bool = False) -> Callable[[T], T]:
             given = dict(zip(order, args, strict=False)) | kwargs
             for name, value in given.items():
                 if (option := options.get(name)) is not None:
-                    option.check(value, form)
+                    given[name] = option.plain(value)
+                    option.check(given[name], form)
             if remember:  # the arguments of a subclass count, and beside them those that it hands on
                 made_with = vars(self).get(_ARGUMENTS, {})
                 vars(self)[_ARGUMENTS] = defaults | given | made_with
-            plain(self, *args, **kwargs)
+            taken = tuple(given[name] for name in order[: len(args)])
+            plain(self, *taken, *args[len(taken) :], **{name: given[name] for name in kwargs})
 
         kind.__init__ = init
         return kind

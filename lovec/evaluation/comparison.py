@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -47,7 +48,7 @@ class Comparison(EvaluationModule):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.adapters = {name: path for name, path in (adapters or {}).items() if path}
+        self.adapters = {name: os.fspath(path) for name, path in (adapters or {}).items() if path}
         self.hybrids = hybrids or []
         if self.policy_config.adapter or self.evaluation.adapter:
             raise LovecError("Comparison takes its adapters by name: --model.adapters.NAME FOLDER, and no other")

@@ -258,8 +258,8 @@ class _Chosen:
     @classmethod
     def of(
         cls,
-        model: str | None = None,
-        adapter: str | None = None,
+        model: str | os.PathLike[str] | None = None,
+        adapter: str | os.PathLike[str] | None = None,
         *,
         instruction: str | None = None,
         tag_words: tuple[str, str] | None = None,
@@ -275,9 +275,8 @@ class _Chosen:
         from lovec.models import NO_MODEL, resolve_model
         from lovec.policy import PolicyConfig, check_adapter
 
-        if adapter is not None:
-            adapter = adapter_folder(adapter)
-        name = model or (base_model(adapter) if adapter is not None else None)
+        adapter = None if adapter is None else adapter_folder(adapter)
+        name = os.fspath(model) if model else (base_model(adapter) if adapter is not None else None)
         if name is None:
             raise LovecError(NO_MODEL)
         trained = None if adapter is None else trained_quantization(adapter)

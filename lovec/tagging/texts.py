@@ -7,6 +7,7 @@ its own answer (free-form tagging).
 from __future__ import annotations
 
 import logging
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -227,8 +228,8 @@ def _uncut(record: Record) -> tuple[Sentence, ...]:
 def tag(
     text: str | Sequence[str] | None = None,
     question: str | Sequence[str] | None = None,
-    model: str | None = None,
-    adapter: str | None = None,
+    model: str | os.PathLike[str] | None = None,
+    adapter: str | os.PathLike[str] | None = None,
     engine: Engine | str = "transformers",
     *,
     about: str | Sequence[str] | None = None,
@@ -336,7 +337,7 @@ def tag(
             raise LovecError(f"adapter and keep_factual need a model that lovec runs, not engine={OPENAI!r}")
         check_api(method, readout, asking=text is None)
         instruction, tags = settings.pop("instruction", None), settings.pop("tags", DEFAULT_TAGS)
-        asker = ApiModel(model or "", **settings)
+        asker = ApiModel(os.fspath(model or ""), **settings)
         tagger = ApiTagger(asker, method, *how, instruction, tags, unit=unit)
     else:
         session = session or _shared_session(model=model, adapter=adapter, engine=engine, **settings)

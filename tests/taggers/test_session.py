@@ -13,6 +13,7 @@ from completionserver import CompletionServer
 from tinyrun import Rows, module, trainer
 from transformers import AutoTokenizer
 
+import lovec
 from lovec.core.hub import TEMPLATE
 from lovec.encoding import INSTRUCTION, Encoder, default_instruction
 from lovec.labelling.steps import EngineWriter
@@ -131,6 +132,13 @@ def test_who_asks_an_adapter_at_other_units_is_warned(
 def test_a_model_that_nothing_was_trained_on_is_asked_at_any_unit(model: str) -> None:
     with open_session(model) as session:
         assert session.unit is None and session.unit_problem("clause") is None
+
+
+def test_paths_of_model_and_adapter_are_taken_as_their_texts(model: str, adapter: str) -> None:
+    text = lovec.tag("Ada wrote notes.", "Who is Ada?", model=Path(model), adapter=Path(adapter).parent)
+    assert text == lovec.tag("Ada wrote notes.", "Who is Ada?", model=model, adapter=adapter)
+    with open_session(Path(model), Path(adapter)) as session:  # type: ignore[arg-type]
+        assert (session.model, session.adapter) == (model, adapter)
 
 
 def test_the_chat_template_of_training_is_used_in_a_session(model: str, tmp_path: Path) -> None:

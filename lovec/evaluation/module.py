@@ -213,7 +213,8 @@ class EvaluationModule(LightningModule, CheckedSettings):
             kept = self._checkpoint is not None or (self._trainable if fitting else measured == self._held)
             # Where there is no adapter, a checkpoint that is read next may take its place.
             if gather(self.trainer, kept or (measured is not None and measured.digest is None))[0]:
-                self._held = None if fitting else self._held
+                if fitting:
+                    self._held = None
                 return
         self._held, self._trainable = None, fitting
         model = resolve_model(self.policy_config.model, self.policy_config.dtype)

@@ -20,6 +20,7 @@ from lovec.calibration.drift import Histogram
 from lovec.calibration.features import check_names, feature_row
 from lovec.calibration.fitting import Answer, Fitted, Labelled, feature_names, fit_labelled
 from lovec.calibration.maps import FeatureMap, Identity, Stack, feature_map_from_dict, mapped
+from lovec.calibration.numbers import resolved
 from lovec.core.notices import counted
 from lovec.core.plain import (
     PlainObject,
@@ -295,7 +296,13 @@ class Calibration(FittedMap):
         names = {field.name for field in fields(cls)} - ({"provenance"} if version == VERSIONS[0] else set())
         found = {"provenance": None, **checked_object(data, cls.what, {"version", *names})}
         del found["version"]
-        return read_object(cls, found)
+        made: Calibration = read_object(cls, found)
+        if isinstance(made.map, Stack):
+            return made
+        # Thresholds of earlier versions may be finer than what they are compared with.
+        limits = [max(one.threshold, float(resolved(one.threshold))) for one in made.guarantees]
+        told = (replace(one, threshold=limit) for one, limit in zip(made.guarantees, limits, strict=True))
+        return replace(made, guarantees=tuple(told))
 
     def _row(self, sentence: Sentence) -> list[float] | None:
         row = feature_row(sentence, self.features)

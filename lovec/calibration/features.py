@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 import torch
 
+from lovec.calibration.numbers import resolved
 from lovec.metrics.functional import entropy
 from lovec.metrics.records import confidence_of
 from lovec.types import LovecError, Sentence
@@ -67,7 +68,7 @@ def feature_row(sentence: Sentence, names: Sequence[str]) -> list[float] | None:
         names: names of features, see ``FEATURES``.
 
     Returns:
-        One finite number per name, or None where one of them is missing or not finite.
+        One finite number per name, see ``resolved``, or None where one of them is missing or not finite.
 
     Raises:
         LovecError: a name is unknown, or a distribution does not have one probability per level of the scale.
@@ -79,7 +80,7 @@ def feature_row(sentence: Sentence, names: Sequence[str]) -> list[float] | None:
         if value is None or not math.isfinite(value):
             return None
         row.append(value)
-    return row
+    return resolved(row).tolist()
 
 
 def check_names(names: Sequence[str]) -> None:

@@ -22,6 +22,7 @@ from lovec.calibration.fitting import Fitted, Labelled, Words, fit_labelled
 from lovec.calibration.judged import LEAST_GROUPS, corrected_labels, judged_guarantee
 from lovec.calibration.logistic import Array
 from lovec.calibration.maps import Stack, mapped
+from lovec.calibration.numbers import as_numbers, resolved
 from lovec.core.files import read_json
 from lovec.core.notices import counted
 from lovec.core.plain import PlainObject, Within, checked_numbers, checked_object, checked_text, read_object, wrong
@@ -102,8 +103,11 @@ class Column(PlainObject):
     ranks: Ranks | None = None
 
     def directed(self, scores: ArrayLike) -> Array:
-        """Return scores [N] so that a higher one is surer, on the scale from 0 to 1 where they have one: [N]."""
-        given = np.asarray(scores, dtype=np.float64)
+        """Return scores [N] so that a higher one is surer, on the scale from 0 to 1 where they have one: [N].
+
+        Numbers that float32 stores alike are one score, see ``resolved``.
+        """
+        given = resolved(scores)
         if self.kind == "uncertainty":
             return -given
         if self.kind == "surprisal":
@@ -112,13 +116,21 @@ class Column(PlainObject):
             return 1.0 - given
         return given if self.scale is None else given / self.scale
 
+    def undirected(self, directed: ArrayLike) -> Array:
+        """Return the numbers of the column [N] that ``directed`` makes its own of."""
+        given = as_numbers(directed)
+        if self.kind == "uncertainty":
+            return -given
+        if self.kind == "surprisal":
+            with np.errstate(divide="ignore", invalid="ignore"):  # of the probability 0 it is infinite
+                return np.asarray(-np.log(given))
+        if self.kind == "complement":
+            return 1.0 - given
+        return given if self.scale is None else given * self.scale
+
     def above(self, directed: float) -> str:
         """Return in words, and in the numbers of the column, which scores are surer than one of ``directed``."""
-        if self.kind == "confidence":
-            return f"above {directed * (self.scale or 1.0):.6g}"
-        if self.kind == "surprisal":
-            return f"below {-math.log(directed) if directed > 0 else math.inf:.6g}"
-        return f"below {1.0 - directed if self.kind == 'complement' else -directed:.6g}"
+        return f"{'above' if self.kind == 'confidence' else 'below'} {self.undirected(directed):.6g}"
 
     def features(self, directed: ArrayLike) -> Array:
         """Return the numbers in [0, 1] that a map takes, [N]; NaN where a score is NaN.
@@ -129,7 +141,7 @@ class Column(PlainObject):
         Raises:
             LovecError: a score is infinite, or lies outside [0, 1] and the calibration was fitted to confidences.
         """
-        given = np.asarray(directed, dtype=np.float64)
+        given = self.directed(self.undirected(directed))
         if np.isinf(given).any():
             raise LovecError(f"a score of {self.key} is infinite, expected finite numbers; leave such rows out")
         if self.ranks is not None:
@@ -284,10 +296,7 @@ class ScoreCalibration(FittedMap):
         if isinstance(self.map, Stack) or np.isinf(promised.threshold):
             return None
         [column] = self.columns
-        score = promised.threshold
-        if column.ranks is not None:
-            score = float(np.interp(score, column.ranks.shares, column.ranks.scores))
-        return f"{column.key or 'the confidence'} {column.above(score)}"
+        return f"{column.key or 'the confidence'} {column.above(float(self._scores_at(promised.threshold)))}"
 
     def drift(self, directed: ArrayLike, groups: Sequence[Hashable] | None = None) -> str | None:
         """Return in one sentence how the scores of new rows differ from the fitted ones; None where that is not shown.
@@ -333,7 +342,29 @@ class ScoreCalibration(FittedMap):
         known = {"judge": "", "label": "", "label_scale": None} | {
             name: value for name, value in data.items() if name not in ("kind", "version")
         }
-        return read_object(cls, known)
+        made: ScoreCalibration = read_object(cls, known)
+        found = [*made.guarantees, *(kind.guarantee for kind in made.kinds)]
+        limits = made._limits(np.array([one.threshold for one in found]))
+        found = [replace(one, threshold=limit) for one, limit in zip(found, limits.tolist(), strict=True)]
+        own = found[len(made.guarantees) :]
+        kinds = tuple(replace(kind, guarantee=one) for kind, one in zip(made.kinds, own, strict=True))
+        return replace(made, guarantees=tuple(found[: len(made.guarantees)]), kinds=kinds)
+
+    def _limits(self, thresholds: Array) -> Array:
+        """Return the thresholds [T] of a file, which may be finer than float32, as rows are compared with them: [T]."""
+        if isinstance(self.map, Stack):
+            return thresholds
+        found, is_score = thresholds.copy(), np.isfinite(thresholds)
+        [column] = self.columns
+        found[is_score] = np.fmax(found[is_score], column.features(self._scores_at(thresholds[is_score])))
+        return found
+
+    def _scores_at(self, thresholds: ArrayLike) -> Array:
+        """Return the scores of the only column, higher for surer, that thresholds [T] are at: [T]."""
+        [column] = self.columns
+        if column.ranks is None:
+            return np.asarray(thresholds)
+        return np.asarray(np.interp(thresholds, column.ranks.shares, column.ranks.scores))
 
     def _directed(self, scores: Sequence[ArrayLike | Mapping[str, ArrayLike]]) -> Array:
         names = [column.key for column in self.columns]
@@ -341,14 +372,14 @@ class ScoreCalibration(FittedMap):
         if len(given) == 1 and isinstance(given[0], Mapping):
             found = checked_object(given[0], "the scores", names)
             given = [found[name] for name in names]
-        columns = [np.atleast_1d(np.asarray(values, dtype=np.float64)) for values in given]
+        columns = [np.atleast_1d(as_numbers(values)) for values in given]
         if len(columns) != len(names) or len({values.shape for values in columns}) != 1 or columns[0].ndim != 1:
             shapes = ", ".join(str(list(values.shape)) for values in columns)
             raise LovecError(f"the scores have shapes {shapes}, expected [N] for each of {', '.join(names)}")
         return np.stack([column.directed(values) for column, values in zip(self.columns, columns, strict=True)], 1)
 
     def _features(self, directed: ArrayLike) -> Array:
-        given = np.asarray(directed, dtype=np.float64)
+        given = as_numbers(directed)
         return np.stack([column.features(given[:, at]) for at, column in enumerate(self.columns)], 1)
 
     def _mapped(self, features: Array) -> Array:
@@ -449,8 +480,8 @@ def calibrate_columns(
             ``fit_map`` and ``guarantee``.
     """
     check_range("true_from", true_from, above=0, at_most=1)
-    truth = np.asarray(factuality, dtype=np.float64)
-    numbers = [np.asarray(values, dtype=np.float64) for values in directed]
+    truth = as_numbers(factuality)
+    numbers = [as_numbers(values) for values in directed]
     owners = list(map(str, range(len(truth)) if groups is None else groups))
     lengths = {len(owners), *(len(values) for values in numbers), len(truth), *([] if by is None else [len(by[1])])}
     if not numbers or len(lengths) > 1 or len(numbers) != len(columns):
@@ -461,7 +492,10 @@ def calibrate_columns(
         )
     for name in (*(column.key for column in columns), group, label, *([] if by is None else by[:1])):
         checked_text(name, "the name of a column")
-    known = [_ranked(column, values) for column, values in zip(columns, numbers, strict=True)]
+    known = [
+        _ranked(column, column.directed(column.undirected(values)))
+        for column, values in zip(columns, numbers, strict=True)
+    ]
     features = np.stack([column.features(values) for column, values in zip(known, numbers, strict=True)], 1)
     stacked = len(known) > 1
     fit_on = promise_on = ~np.isnan(truth) if judge is not None else np.ones(len(truth), dtype=np.bool_)
@@ -590,7 +624,7 @@ def group_passages(
     """
     chosen = np.arange(len(scores)) if among is None else among
     passages: dict[Hashable, tuple[list[float | None], list[bool]]] = {}
-    is_true = (factuality[chosen] >= true_from).tolist()
+    is_true = (factuality[chosen].astype(np.float32) >= np.float32(true_from)).tolist()  # 0.7 of a float32 is 0.7
     for at, score, true in zip(chosen.tolist(), scores[chosen].tolist(), is_true, strict=True):
         own = passages.setdefault(groups[at], ([], []))
         own[0].append(None if math.isnan(score) else score)
@@ -646,7 +680,7 @@ def _judged(truth: Array, judge: ArrayLike, groups: Sequence[str], stacked: bool
     Raises:
         LovecError: there are several columns of scores, or not as many labels as rows.
     """
-    labels = np.asarray(judge, dtype=np.float64)
+    labels = as_numbers(judge)
     if stacked or labels.shape != truth.shape:
         raise LovecError(
             f"a judge's labels have shape {list(labels.shape)}, and people's {list(truth.shape)}, expected the same, "

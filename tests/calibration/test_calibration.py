@@ -296,6 +296,20 @@ def test_a_changed_part_is_refused(made, part, change, line):
         Calibration.from_dict(data | {part: data[part] | change})
 
 
+def test_thresholds_of_earlier_files_keep_what_they_kept(made):
+    """They may be finer than the readouts that they are compared with, which are as fine as float32."""
+    data = made.to_dict()
+    for score in (0.7, 1 / 3, 2 / 3, 0.123456789012):
+        found = [one | {"threshold": score} for one in data["guarantees"][:1]]
+        read = Calibration.from_dict(data | {"guarantees": found})
+        weights = [0.0] * 11
+        weights[0], weights[10] = 1 - score, score
+        for change, is_kept in ((0.0, False), (1e-9, False), (-1e-3, False), (1e-3, True)):
+            weights[0], weights[10] = 1 - score - change, score + change
+            sentence = Sentence("A.", score=5, distribution=tuple(weights))
+            assert read.keeps(sentence, read.guarantees[0]) == is_kept
+
+
 def test_metrics_that_are_no_interval_are_refused(made):
     data = json.loads(json.dumps(made.to_dict()))
     data["fitted"]["metrics"]["after"]["brier"] = [0.1, 0.2]

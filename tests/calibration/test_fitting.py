@@ -10,6 +10,7 @@ import pytest
 from answers import answers, sigmoid, tagged
 
 from lovec.calibration import Identity, Isotonic, Platt, Stack, fit_map
+from lovec.calibration.numbers import resolved
 from lovec.metrics.functional import brier_score, ece_m
 from lovec.metrics.records import sentence_pairs
 from lovec.types import LovecError, Record, Sentence
@@ -44,7 +45,8 @@ def test_the_numbers_of_the_candidates_are_those_of_their_confidences(labelled, 
     chosen = next(candidate for candidate in fitted.candidates if candidate.name == fitted.name)
     assert (chosen.brier, chosen.ece_m) == (float(brier_score(*flat)), float(ece_m(*flat)))
     assert chosen.brier == min(candidate.brier for candidate in fitted.candidates)
-    before, truth, _ = sentence_pairs(labelled, "mean")
+    means, truth, _ = sentence_pairs(labelled, "mean")
+    before = resolved(means)
     assert fitted.candidates[0].brier == pytest.approx(float(brier_score(before, truth)), abs=1e-12)
     whole = type(fitted.map).fit(before, truth)
     assert whole == fitted.map  # the map itself is fitted to everything

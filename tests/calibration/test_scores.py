@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas
 import pytest
+import torch
 from answers import answers
 from scipy.stats import binom
 
@@ -231,6 +233,98 @@ def test_other_scores_are_told():
     assert "these 400 rows look unlike those" in unlike
     chosen = pandas.Series(new_groups, index=range(7, 7 + len(new_groups)))  # as of a table of which rows were chosen
     assert made.drift(new[:, None] - 1.5, chosen) == unlike
+
+
+# ---------------------------------------------------------------- in single precision
+
+DIRECTED = {
+    "confidence": lambda raw: raw,
+    "percent": lambda raw: raw * 33 / 33,
+    "uncertainty": lambda raw: -raw,
+    "surprisal": lambda raw: np.exp(-raw),
+    "complement": lambda raw: 1.0 - raw,
+}
+"""What readers of files make of a column, by its kind, where they get float32 as Python's numbers."""
+
+
+@pytest.mark.parametrize("kind", DIRECTED)
+@pytest.mark.parametrize("step", [0.1, 1 / 12], ids=["decimals", "fractions"])
+def test_scores_in_single_precision_are_the_same_scores(kind, step):
+    """In float32, as a tensor or as a number of a file, a score that ties with a threshold is not kept, either."""
+    rng = np.random.default_rng(0)
+    raw = rng.integers(1, 12, 1200) * step
+    column = Column("s") if kind in ("confidence", "percent") else Column("s", kind)
+    if kind == "percent":
+        raw, column = raw * 33, Column("s", "confidence", 33.0)
+    single = raw.astype(np.float32)
+    twins = [DIRECTED[kind](scores if kind != "percent" else scores / 33) for scores in (raw, single.astype(float))]
+    truth = (rng.random(len(raw)) < np.argsort(np.argsort(twins[0])) / len(raw)).astype(float)
+    fit = partial(calibrate_columns, [column], factuality=truth, promised=KEEP, draws=1)
+    (made, _), (of_single, _) = (fit([twin]) for twin in twins)
+    assert replace(of_single, fitted=made.fitted) == made
+    kept = made.keeps(raw, keep_factual=0.8)
+    assert 0 < kept.sum() < len(kept)
+    for scores in (single, single.tolist(), torch.tensor(single)):
+        assert made.keeps(scores, keep_factual=0.8).tolist() == kept.tolist()
+        assert made(scores).tolist() == made(raw).tolist()
+    for twin in twins:
+        assert made.keeps_directed(twin[:, None], 0.8).tolist() == kept.tolist()
+        assert made.drift(twin[:, None]) is None
+
+
+@pytest.mark.parametrize("uncertainty", [(), ("s",)])
+def test_thresholds_of_earlier_files_keep_what_they_kept(uncertainty):
+    """They were computed from scores finer than float32."""
+    rng = np.random.default_rng(0)
+    raw = rng.integers(1, 12, 1200) / 12
+    made, _ = quick({"s": raw}, rng.random(1200) < (1 - raw if uncertainty else raw), None, uncertainty, promised=KEEP)
+    data = json.loads(calibration_text(made))
+    levels = np.unique(-raw if uncertainty else raw)
+    if uncertainty:
+        data["columns"][0]["ranks"]["scores"] = levels.tolist()
+    for at, limit in enumerate(levels):
+        threshold = data["columns"][0]["ranks"]["shares"][at] if uncertainty else limit
+        data["guarantees"] = [data["guarantees"][0] | {"threshold": threshold}]
+        data["kinds"] = [{"value": "a", "guarantee": data["guarantees"][0]}]
+        read = ScoreCalibration.from_dict({**data, "by": "kind"})
+        for scores in (raw, raw.astype(np.float32)):
+            expected = ((-raw if uncertainty else raw) > limit).tolist()
+            assert read.keeps(scores, keep_factual=0.9).tolist() == expected
+            assert read.keeps(scores, keep_factual=0.9, by=["a"] * 1200).tolist() == expected
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "float16", "with gradient", "array of float16"])
+def test_tensors_are_taken_in_any_precision(kind):
+    rng = np.random.default_rng(0)
+    raw = rng.integers(1, 11, 400) / 10
+    truth = (rng.random(400) < raw).astype(float)
+
+    def given(numbers):
+        if kind == "array of float16":
+            return numbers.astype(np.float16)
+        tensor = torch.tensor(numbers)
+        return tensor.requires_grad_() if kind == "with gradient" else tensor.to(getattr(torch, kind))
+
+    expected, _ = quick({"s": raw}, truth, promised=KEEP)
+    made, _ = quick({"s": given(raw)}, given(truth), promised=KEEP)
+    assert made == expected
+    for scores in (given(raw), {"s": given(raw)}):
+        assert made(scores).tolist() == expected(raw).tolist()
+        assert made.keeps(scores, keep_factual=0.8).tolist() == expected.keeps(raw, keep_factual=0.8).tolist()
+    directed = [Column("s").directed(given(raw)), given(raw)]
+    assert all(made.confidences(values[:, None]).tolist() == made(raw).tolist() for values in directed)
+    judged = [
+        calibrate_columns([Column("s")], [turn(raw)], turn(truth), judge=("judge", turn(truth)), draws=1)[0]
+        for turn in (given, np.array)
+    ]
+    assert judged[0] == judged[1]
+
+
+def test_a_label_in_single_precision_is_true_where_its_decimal_is():
+    scores, labels = np.array([0.5, 0.5]), np.array([0.7, 0.69])
+    for factuality in (labels, labels.astype(np.float32).astype(float)):
+        passages = group_passages(scores, factuality, ["a", "a"], 0.7)
+        assert passages["a"].true == [True, False]
 
 
 # ---------------------------------------------------------------- the file, and what is refused

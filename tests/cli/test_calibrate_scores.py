@@ -303,6 +303,30 @@ def test_infinity_in_a_column_of_parquet(here, capsys):
     assert said == 'p.parquet:2: confidence is "inf", expected a number'
 
 
+def test_a_column_in_single_precision_keeps_what_a_table_of_text_does(here, capsys):
+    rng = np.random.default_rng(0)
+    scores = rng.integers(1, 11, 1200)
+    rows = [
+        {"confidence": int(score) / 10, "correct": int(rng.random() < score / 10), "kind": "ab"[at % 2]}
+        for at, score in enumerate(scores)
+    ]
+    write("old.csv", rows)
+    write("new.csv", rows[::-1])
+    columns = {name: [row[name] for row in rows[::-1]] for name in rows[0]}
+    columns["confidence"] = pyarrow.array(columns["confidence"], pyarrow.float32())
+    pyarrow.parquet.write_table(pyarrow.table(columns), "single.parquet")
+    fitted("old.csv", "--keep_factual", "0.7", "--promise_by", "kind")
+    said = []
+    for name, applied in (("new.csv", "new.calibrated.csv"), ("single.parquet", "single.calibrated.jsonl")):
+        assert main(["apply", "old.calibration", name, "--keep_factual", "0.7"]) == 0
+        capsys.readouterr()
+        assert main(["score", name, "--calibration", "old.calibration", "--draws", "0"]) == 0
+        promises = re.findall("--keep_factual 0.7: .* kept", capsys.readouterr().out)
+        found = [(float(row["calibrated"]), str(row["kept"]).lower()) for _, row in read_rows(applied)]
+        said.append((found, promises))
+    assert said[0] == said[1] and {kept for _, kept in said[0][0]} == {"true", "false"} and len(said[0][1]) == 3
+
+
 def test_columns_of_a_calibration_may_stand_in_any_order(here, capsys):
     rows = made_rows(60)
     write("new.csv", rows)

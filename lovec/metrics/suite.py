@@ -554,14 +554,17 @@ def user_metric_infos(metrics: Iterable[Metric]) -> dict[str, MetricInfo]:
         metrics: each takes two tensors [N] in [0, 1] in ``update``, confidence and factuality, and computes one number.
 
     Raises:
-        LovecError: two metrics have the same name, one has that of a built-in metric, or one does not take a pair.
+        LovecError: two metrics have the same name or are logged under the same one, one has that of a built-in metric,
+            or one does not take a pair.
     """
     infos: dict[str, MetricInfo] = {}
+    taken = {"n"}.union(*map(_logged_names, METRICS))
     for metric in metrics:
         class_name = type(metric).__name__
         name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", class_name).lower()
-        if {name, f"mean_{name}"} & {*METRICS, *infos, "n"}:  # mean readouts are logged as val/mean_NAME
+        if _logged_names(name) & taken:
             raise LovecError(f"the name {name!r} of the metric {class_name} is taken; give its class another name")
+        taken |= _logged_names(name)
         try:
             signature(metric.update).bind(None, None)
         except TypeError:
@@ -579,6 +582,11 @@ def user_metric_infos(metrics: Iterable[Metric]) -> dict[str, MetricInfo]:
             main=True,
         )
     return infos
+
+
+def _logged_names(name: str) -> set[str]:
+    """Return what a metric is logged as in a validation, after ``val/``: with the prefixes of passages and of means."""
+    return {name, f"mean_{name}", f"passage_{name}"}
 
 
 # All at once

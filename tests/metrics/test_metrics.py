@@ -537,6 +537,18 @@ class Confidence(AbsoluteError):
     """Is logged as "mean_confidence" where the mean readout is measured."""
 
 
+class MeanBrier(AbsoluteError):
+    """Is logged under the name of the Brier score of the mean readout."""
+
+
+class PassageAbsoluteError(AbsoluteError):
+    """Is logged under the name of the absolute error at passage level."""
+
+
+class MeanPassageAbsoluteError(AbsoluteError):
+    """Is logged as that is for the mean readout."""
+
+
 class Single(AbsoluteError):
     """Does not take a pair."""
 
@@ -550,6 +562,10 @@ class Single(AbsoluteError):
         ([Brier()], "the name 'brier' of the metric Brier is taken"),
         ([Confidence()], "the name 'confidence' of the metric Confidence is taken"),
         ([AbsoluteError(), AbsoluteError()], "the name 'absolute_error' of the metric AbsoluteError is taken"),
+        ([MeanBrier()], "the name 'mean_brier' of the metric MeanBrier is taken"),
+        ([AbsoluteError(), PassageAbsoluteError()], "the name 'passage_absolute_error' of the metric"),
+        ([PassageAbsoluteError(), AbsoluteError()], "the name 'absolute_error' of the metric AbsoluteError is taken"),
+        ([MeanPassageAbsoluteError(), PassageAbsoluteError()], "the name 'passage_absolute_error' of the metric"),
         ([Single()], r"Single has update\(values\), expected update\(confidence, factuality\)"),
     ],
 )

@@ -70,6 +70,13 @@ class ExactMetric(Metric):
         super().__init__(**kwargs)
         self._dtype = torch.float64
 
+    def keep_apart(self) -> None:
+        """Add a state that equals no other: a ``MetricCollection`` takes metrics with equal states for one.
+
+        It compares them after the first batch. Sums of different numbers may then be equal, and are if it is empty.
+        """
+        self.add_state("apart", torch.tensor(torch.nan, dtype=torch.float64), dist_reduce_fx="sum")
+
     def _apply(self, fn: Callable[[Tensor], Tensor], exclude_state: Sequence[str] = ()) -> Module:
         device = float64_device(fn(torch.zeros(1, device=self.device)).device)
         module = super()._apply(lambda state: state.to(device), exclude_state)
@@ -91,6 +98,7 @@ class RatioMetric(ExactMetric):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.add_state("sums", torch.zeros(2, dtype=torch.float64), dist_reduce_fx="sum")
+        self.keep_apart()
 
     def add(self, total: float | Tensor, count: int) -> None:
         """Add a sum and the number of values in it."""
@@ -205,6 +213,7 @@ class ECEM(ExactMetric):
         super().__init__(**kwargs)
         self.grouping: dict[str, Any] = {"variant": variant, "bins": bins, "levels": levels}
         self.add_state("sums", torch.zeros(3, group_count(**self.grouping), dtype=torch.float64), dist_reduce_fx="sum")
+        self.keep_apart()
 
     def update(self, confidence: Tensor, factuality: Tensor) -> None:
         """Add pairs, both [N] in [0, 1].

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scipy.stats import entropy as scipy_entropy
 from scipy.stats import spearmanr
 from sklearn.metrics import brier_score_loss
-from torchmetrics import Metric
+from torchmetrics import Metric, MetricCollection
 
 from lovec.metrics import (
     AUARC,
@@ -501,6 +501,17 @@ class AbsoluteError(Metric):
 
     def compute(self):
         return self.total / self.count
+
+
+@pytest.mark.parametrize("first", [0, 20], ids=["nothing", "tenths"])
+def test_a_collection_of_torchmetrics_keeps_metrics_apart(first):
+    """It takes metrics whose states are equal after the first batch for one."""
+    collection = MetricCollection({name: kind(**options) for name, (kind, options, _) in CLASSES.items()})
+    c, f = random_pairs(101)
+    c[first:] = 0.97 * c[first:] + 0.01  # tenths alone are in the same groups of several variants
+    for part in (slice(0, first), slice(first, 101)):
+        collection.update(c[part], f[part])
+    assert values(collection) == pytest.approx({name: of(c, f).item() for name, (_, _, of) in CLASSES.items()})
 
 
 def test_user_metrics_are_measured_beside_the_others():

@@ -403,7 +403,7 @@ def calibrate_scores(
         scores: the scores of each method or column, [N] by name; NaN where there is none. Several go into a stack.
         factuality: how true each row is, [N], in [0, 1].
         groups: the answer, question or passage that each row belongs to, [N]; None is itself.
-        uncertainty: names of the columns whose higher scores are less sure.
+        uncertainty: names of the columns whose higher scores are less sure, or the name of one.
         scale: highest confidence of the others' scale, such as 10 or 100; None leaves numbers as they are.
         **options: see ``calibrate_columns``.
 
@@ -411,10 +411,13 @@ def calibrate_scores(
         The calibration, and the fit with its candidates and warnings.
 
     Raises:
-        LovecError: see ``calibrate_columns``.
+        LovecError: an uncertainty is no column; or see ``calibrate_columns``.
     """
+    less_sure = [uncertainty] if isinstance(uncertainty, str) else list(uncertainty)
+    if unknown := [name for name in less_sure if name not in scores]:
+        raise LovecError(f"the uncertainty {unknown[0]!r} is no column of scores, expected one of {', '.join(scores)}")
     columns = [
-        Column(name, "uncertainty") if name in uncertainty else Column(name, "confidence", scale) for name in scores
+        Column(name, "uncertainty") if name in less_sure else Column(name, "confidence", scale) for name in scores
     ]
     directed = [column.directed(values) for column, values in zip(columns, scores.values(), strict=True)]
     return calibrate_columns(columns, directed, factuality, groups, **options)

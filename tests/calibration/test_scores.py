@@ -390,6 +390,17 @@ def test_the_calibration_of_an_adapter_is_told_from_one_of_scores(tmp_path):
         lovec.load_calibration(tmp_path / "none")
 
 
+def test_a_single_uncertainty_is_a_whole_name():
+    odds, truth, groups = made_rows(60)
+    scores = {"p": sigmoid(odds), "entropy": -odds, "entropy of p": -odds}
+    for uncertainty in ("entropy of p", ["entropy of p"], {"entropy of p": 1}):
+        made, _ = quick(scores, truth, groups, uncertainty=uncertainty)
+        assert [column.kind for column in made.columns] == ["confidence", "confidence", "uncertainty"]
+    for uncertainty in ("entro", ["p", "entro"]):
+        with pytest.raises(LovecError, match="the uncertainty 'entro' is no column of scores, expected one of p, entr"):
+            quick(scores, truth, groups, uncertainty=uncertainty)
+
+
 def test_an_order_that_no_map_may_follow_is_refused():
     odds, truth, groups = made_rows(100)
     for maps, tried in ((("platt",), "platt"), ((), "none was tried")):

@@ -190,7 +190,7 @@ class ProviderWorker(TaskWorker):
         problems: list[str] = []
         is_p_true = tagger.method == "p_true"
         prompts = tagger.sentence_prompts(record.statements())
-        found = [asyncio.get_running_loop().create_future() for _ in prompts]
+        found: list[asyncio.Future[Word | str]] = [asyncio.get_running_loop().create_future() for _ in prompts]
         left = zip(prompts, found, strict=True)
 
         async def ask() -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from lovec.oracles.cache import ChatReply, ReplyCache, ReplyToken
 from lovec.oracles.chat import read_reply
 from lovec.tagging import CUT_OFF, ApiModel, ApiTagger
 from lovec.tagging.apis import level_logps
-from lovec.types import DEFAULT_SCALE, FREE_FORM, LovecError, Record
+from lovec.types import DEFAULT_SCALE, FREE_FORM, ITERATIVE, LovecError, Record
 
 QUESTION = "In a paragraph, could you tell me what you know about {}?"
 NAMES = ("Ada", "Bob", "Port Dekella")
@@ -279,6 +280,20 @@ def test_calls_are_made_together(run: Any, server: ChatServer) -> None:
 
 
 # What follows
+
+
+def test_prompts_of_a_long_text_are_made_one_by_one(server: ChatServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    tagger = ApiTagger(ApiModel("gpt", server.url, concurrency=2), "p_true")
+    made, ahead, make = count(1), [], tagger._word_prompt
+
+    def counting(*given: Any) -> Any:
+        ahead.append(next(made) - len(server.calls))
+        return make(*given)
+
+    monkeypatch.setattr(tagger, "_word_prompt", counting)
+    record = Record("Ada", QUESTION.format("Ada"), answer=" ".join(f"It has {number} bridges." for number in range(40)))
+    *sentences, _ = tagger.stream([record], ITERATIVE)
+    assert len(sentences) == len(ahead) == len(server.calls) == 40 and max(ahead) <= 2  # each has the whole text in it
 
 
 def test_a_tagged_file_is_labelled_and_scored(run: Any, capsys: Any) -> None:

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -526,6 +527,32 @@ def test_given_texts_are_scored_by_a_method(provider: ChatServer, method: Any) -
         missing = [place for place in (1, 2) if broken["confidence"][place]["confidence"] is None]
         assert len(missing) == 1  # of two simultaneous calls whose prompts hold the text, one meets the fault
         assert f"sentence {missing[0] + 1} has no confidence: the reply is" in broken["problems"][0]
+
+
+def test_a_long_text_has_few_prompts_at_a_time_and_leaves_room_for_others(
+    provider: ChatServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts = [f"It has {number} bridges." for number in range(40)]
+    body = json.dumps({"text": " ".join(facts), "question": QUESTION}).encode()
+    tagger, made, ahead = model(provider, {"concurrency": 2}, method="p_true"), count(1), []
+    make = tagger._word_prompt
+
+    def counting(*given: Any) -> Any:
+        ahead.append(next(made) - len(provider.calls))
+        return make(*given)
+
+    monkeypatch.setattr(tagger, "_word_prompt", counting)
+    provider.delay = 0.05
+    with running(tagger) as server, ThreadPoolExecutor(1) as pool:
+        tagged = pool.submit(post, server, body, "/v1/tag")
+        until(lambda: len(provider.calls) > 2)
+        message(post(server, chat(QUESTION)))
+        assert len(provider.calls) < 20  # it has not waited for the whole text
+        status, data = tagged.result()
+    assert len(ahead) == 40 and max(ahead) <= 2  # each has the whole text in it
+    assert status == 200 and [e["confidence"] for e in data["confidence"]] == pytest.approx(
+        [(planted(text) + 1) / 12 for text in facts]
+    )
 
 
 def before_calibration(text: str, method: str, readout: str | None) -> float:

@@ -37,7 +37,7 @@ class Counters:
             "lovec_tags", "Tags of answers, by whether they are well-formed.", ("tag",), registry=self._registry
         )
         self._repeated = Counter(
-            "lovec_repeated", "Answers asked for once more because of malformed tags.", registry=self._registry
+            "lovec_repeated", "Answers asked for once more: empty, or with malformed tags.", registry=self._registry
         )
         running = Gauge("lovec_running", "Answers and texts that have begun.", registry=self._registry)
         running.set_function(lambda: worker.running)

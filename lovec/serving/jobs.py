@@ -58,7 +58,7 @@ class AnswerEnd(NamedTuple):
         prompt_tokens: number of tokens of the prompt; None where nobody has counted them.
         tokens: number of tokens of the answer, likewise.
         problems: what is wrong with it.
-        repeated: whether it is the second one, because the first one had malformed tags.
+        repeated: whether it was asked for twice, because the first one was empty or had malformed tags.
     """
 
     finished: bool

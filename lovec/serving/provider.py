@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
-from lovec.core.calls import CallFailed, CallRefused
+from lovec.core.calls import CallFailed, CallRefused, ServerRefused
 from lovec.core.notices import counted
 from lovec.oracles.asking import Prompt, another
 from lovec.oracles.chat import Chat, address
@@ -26,12 +26,15 @@ from lovec.taggers.freeform import CUT_BY_STOP, ScoredSpan, TextReader, withdraw
 from lovec.taggers.scoring import ScoredSentence
 from lovec.tagging import SAMPLED, ApiTagger
 from lovec.tagging.apis import Word
+from lovec.tags import TaggedSentence, without_thoughts
 from lovec.types import FREE_FORM, ITERATIVE, LovecError, Mode, Record, Sentence, error_in
 
 T = TypeVar("T")
 
 _USAGE: Mapping[str, Any] = {"stream_options": {"include_usage": True}}
 _MOST_TOKENS = 4096  # whose log-probabilities are kept until the sentence ends that they are of
+_EMPTY = "the provider's answer is empty"
+_IN_A_THOUGHT = "the provider's answer ends inside a thought; give more max_tokens"
 _BEFORE = 64  # of them that stay where a sentence has ended: its last ones may come late
 
 
@@ -108,50 +111,55 @@ class ProviderWorker(TaskWorker):
     async def _write(self, job: ReplyJob) -> AnswerEnd:
         """Return the end of an answer, whose sentences are handed over.
 
-        An answer with malformed tags is asked for once more, as by `lovec tag`, unless the client has begun to get it.
+        An empty answer and one with malformed tags are asked for once more, as by `lovec tag`, unless the client has
+        begun to get it.
         """
         if job.streams:
-            end, withdrawn = await self._reply(job, job.sent, job.put)
-            return end._replace(problems=[*withdrawal(withdrawn), *end.problems])
-        end, spans = await self._held(job, job.sent)
-        if end.finished and any(one.span.problem not in (None, CUT_BY_STOP) for one in spans):
-            with suppress(CallFailed):  # then there is the first one
-                second, spans = await self._held(job, another(job.sent))
+            return (await self._reply(job, job.sent, job.put))[0]
+        end, spans = await self._reply(job, job.sent)
+        is_empty = not spans and bool(end.problems)  # a stop may leave nothing
+        if end.finished and (is_empty or any(one.span.problem not in (None, CUT_BY_STOP) for one in spans)):
+            with suppress(CallFailed, ServerRefused):  # then there is the first one
+                second, others = await self._reply(job, another(job.sent))
+                if is_empty or (others and second.finished):
+                    kept, spans = second, others
+                else:
+                    kept = end
                 counts = _sum(end.prompt_tokens, second.prompt_tokens), _sum(end.tokens, second.tokens)
-                end = AnswerEnd(second.finished, *counts, second.problems, repeated=True)
+                end = AnswerEnd(kept.finished, *counts, kept.problems, repeated=True)
         for span in spans:
             job.put(span)
         return end
 
-    async def _held(self, job: ReplyJob, sent: Mapping[str, Any]) -> tuple[AnswerEnd, list[ScoredSpan]]:
-        """Return the end of a reply and its sentences."""
-        spans: list[ScoredSpan] = []
-        end, withdrawn = await self._reply(job, sent, spans.append)
-        return end, spans[withdrawn:]
-
     async def _reply(
-        self, job: ReplyJob, sent: Mapping[str, Any], put: Callable[[ScoredSpan], object]
-    ) -> tuple[AnswerEnd, int]:
-        """Return the end of a reply, whose sentences are handed over while it is written.
+        self, job: ReplyJob, sent: Mapping[str, Any], put: Callable[[ScoredSpan], object] | None = None
+    ) -> tuple[AnswerEnd, list[ScoredSpan]]:
+        """Return the end of a reply, and its sentences.
 
-        The second number is that of the first sentences which have turned out to be part of a thought.
+        Args:
+            job: the answer.
+            sent: parameters of the call.
+            put: called with every sentence while the reply is written, also with some that turn out to be part of a
+                thought; the end says so. None where nobody gets them so early.
         """
         tagger = self.tagger
         pieces: list[str] = []
+        spans: list[ScoredSpan] = []
         items: deque[Any] = deque(maxlen=_MOST_TOKENS)
         reader = TextReader(tagger.tags, lambda: "".join(pieces), job.stops)
-        unknown = 0
+
+        def add(span: TaggedSentence, listed: Sequence[Any] = ()) -> None:
+            spans.append(ScoredSpan(span, tagger.read_span(span, listed)))
+            if put is not None:
+                put(spans[-1])
 
         def on_piece(piece: str, listed: Sequence[Any]) -> bool:
-            nonlocal unknown
             pieces.append(piece)
             items.extend(listed)
-            spans = reader.add(piece)
-            for span in spans:
-                sentence = tagger.read_span(span, items)
-                unknown += span.score is not None and sentence.distribution is None
-                put(ScoredSpan(span, sentence))
-            while spans and len(items) > len(listed) + _BEFORE:
+            new = reader.add(piece)
+            for span in new:
+                add(span, items)
+            while new and len(items) > len(listed) + _BEFORE:
                 items.popleft()
             return not reader.stopped
 
@@ -165,11 +173,16 @@ class ProviderWorker(TaskWorker):
         if reply.finish == "content_filter":
             raise CallFailed("the answer was cut off (content_filter)")
         for span in reader.ending():
-            put(ScoredSpan(span, tagger.read_span(span)))
-        stated = "the stated score"
-        problems = [self._unknown(unknown, FREE_FORM, stated)] if unknown and tagger.wishes[0] else []
+            add(span)
+        answer = spans[reader.withdrawn :]
+        problems = withdrawal(reader.withdrawn) if put is not None else []
+        if not answer and not reader.stopped:
+            problems.append(_IN_A_THOUGHT if without_thoughts(reply.text) is None else _EMPTY)
+        unknown = sum(one.span.score is not None and one.sentence.distribution is None for one in answer)
+        if unknown and tagger.wishes[0]:
+            problems.append(self._unknown(unknown, FREE_FORM, "the stated score"))
         finished = reader.stopped or reply.finish != "length"
-        return AnswerEnd(finished, reply.tokens_in, reply.tokens_out, problems), reader.withdrawn
+        return AnswerEnd(finished, reply.tokens_in, reply.tokens_out, problems), answer
 
     def _unknown(self, sentences: int, mode: Mode, otherwise: str) -> str:
         """Return what follows from log-probabilities that the provider has not given.

@@ -111,6 +111,8 @@ class ChatServer(FaultServer):
     def tokens(self, body: dict[str, Any], fault: str) -> list[Token]:
         """The reply to a request, token by token."""
         asked = body["messages"][-1]["content"]
+        if fault.startswith("says "):
+            return [(fault.removeprefix("says "), {})]
         if body["messages"][0]["role"] == "system":
             tokens: list[Token] = []
             for sentence in self.answer(asked):
@@ -137,7 +139,8 @@ def chat_handler(server: ChatServer) -> type[BaseHTTPRequestHandler]:
     class Handler(handler(server)):  # type: ignore[misc]
         def answer(self, call: RecordedCall, fault: str) -> None:
             body = call.body
-            if fault not in ("", "malformed", *(BROKEN if body.get("stream") else ())):
+            own = fault.startswith("says ") or fault in ("", "malformed", *(BROKEN if body.get("stream") else ()))
+            if not own:
                 return super().answer(call, fault)
             if "stream_options" in body and not server.options:
                 return self.send(400, json.dumps({"error": {"message": "stream_options is not known here"}}))

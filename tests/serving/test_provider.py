@@ -456,6 +456,49 @@ def test_what_a_client_has_begun_to_get_is_not_asked_for_again(provider: ChatSer
         assert "lovec_repeated_total 0.0" in server.get("/metrics")
 
 
+EMPTY, IN_A_THOUGHT = ("the provider's answer is empty", "the provider's answer ends inside a thought; give more")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"), [(" ", EMPTY), ("<think>So</think>\n", EMPTY), ("<think>So it", IN_A_THOUGHT)]
+)
+def test_an_answer_without_a_sentence_is_asked_for_once_more(provider: ChatServer, text: str, said: str) -> None:
+    empty = f"says {text}"
+    with running(model(provider)) as server:
+        provider.faults = {"number": [empty]}
+        answer = message(post(server, chat(QUESTION)))
+        assert [entry["text"] for entry in answer["confidence"]] == written(QUESTION) and answer["problems"] == []
+        assert [call.body["temperature"] for call in provider.calls] == [0, 0.7]
+        provider.faults = {"number": [empty, empty]}
+        answer = message(post(server, chat(QUESTION)))
+        assert (answer["content"], answer["confidence"]) == ("", []) and answer["problems"][0].startswith(said)
+        provider.faults = {"number": [empty]}
+        problems = [e["choices"][0]["delta"].get("problems") for e in streamed(server, chat(QUESTION, stream=True))]
+        assert problems[-1][0].startswith(said)
+        assert "lovec_repeated_total 2.0" in server.get("/metrics") and len(provider.calls) == 5
+        answer = message(post(server, chat(QUESTION, stop=written(QUESTION)[0][0])))  # what is asked for is nothing
+        assert answer["problems"] == [] and len(provider.calls) == 6
+
+
+@pytest.mark.parametrize("second", ["says  ", "says <think>So it", "cut", "402", "401", "422", "filtered"])
+def test_a_first_answer_is_kept_where_the_second_is_no_better(provider: ChatServer, second: str) -> None:
+    provider.faults = {"number": ["malformed", second]}
+    with running(model(provider)) as server:
+        answer = message(post(server, chat(QUESTION)))
+        assert "lovec_repeated_total" in server.get("/metrics")
+    assert written(QUESTION)[0] in answer["content"] and answer["problems"] == ["sentence 1: no closing tag"]
+    assert len(provider.calls) == 2
+
+
+def test_sentences_of_a_thought_lack_no_log_probabilities(provider: ChatServer) -> None:
+    provider.silent, provider.answer = True, lambda question: ["I should tag.", "Like so.", "</think>Real."]
+    with running(model(provider)) as server:
+        [problem] = message(post(server, chat(QUESTION)))["problems"]
+        *_, end = streamed(server, chat(QUESTION, stream=True))
+    for told in (problem, end["choices"][0]["delta"]["problems"][-1]):
+        assert "no log-probabilities of the scores of 1 sentence:" in told
+
+
 def test_limits_stops_and_choices(provider: ChatServer) -> None:
     first, second, *_ = written(QUESTION)
     with running(model(provider)) as server:

@@ -7,8 +7,9 @@ import math
 import os
 import random
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from email.utils import parsedate_to_datetime
+from functools import cache
 from itertools import count
 from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
@@ -113,32 +114,49 @@ class ApiClient:
 
         return await self._with_retries(call, self.retries if retries is None else retries)
 
-    async def stream(self, path: str, body: Mapping[str, Any], on_event: Callable[[Any], bool]) -> None:
+    async def stream(self, path: str, body: Mapping[str, Any], on_event: Callable[[Any], bool]) -> bool:
         """Call ``on_event`` with every event of a streamed reply, until the last one or until it returns False.
 
-        Faults before the first event are retried; later ones raise ``CallFailed``.
+        Faults before the first event, or in it, are retried; later ones raise ``CallFailed``.
+
+        Args:
+            path: path of the call, appended to the address.
+            body: sent as JSON.
+            on_event: returns whether it wants more; raises ``MalformedReply``, and keeps nothing of the event, if it is
+                not as expected.
+
+        Returns:
+            Whether the reply is known to be whole: the server has said so ([DONE]), or ``on_event`` wanted no more.
 
         Raises:
             CallFailed: see ``post``.
             ServerRefused: see ``post``.
         """
-        import openai
-
         started = False
 
-        async def call() -> None:
+        async def call() -> bool:
             nonlocal started
-            kind = openai.AsyncStream[object]
+            kind = _stream_class()
             events = await self._client.post(path, body=dict(body), cast_to=object, stream=True, stream_cls=kind)
             try:
-                async for event in events:
+                while True:
+                    try:
+                        event = await anext(events)
+                    except StopAsyncIteration:
+                        break
+                    except (ValueError, RecursionError) as error:
+                        raise MalformedReply(f"an event that is no JSON ({error})") from None
+                    going = on_event(event)
                     started = True
-                    if not on_event(event):
-                        return
+                    if not going:
+                        return True
             finally:
                 await events.close()
+            if started:
+                return bool(events.done)
+            raise _no_event(events.response.headers.get("content-type", ""))
 
-        await self._with_retries(call, self.retries, may_retry=lambda: not started)
+        return await self._with_retries(call, self.retries, may_retry=lambda: not started)
 
     async def _with_retries(
         self,
@@ -187,6 +205,35 @@ class ApiClient:
         words = " ".join(text.split())
         words = words.replace(self._key, "***") if self._key else words
         return words if len(words) <= 200 else f"{words[:197]}..."
+
+
+@cache
+def _stream_class() -> type[Any]:
+    """Return the class of streams, which know whether the server has said that they are whole."""
+    import openai
+
+    class Stream(openai.AsyncStream[object]):
+        done = False
+
+        async def _iter_events(self) -> AsyncIterator[Any]:
+            async for event in super()._iter_events():
+                self.done = self.done or event.data.startswith("[DONE]")
+                yield event
+
+    return Stream
+
+
+def _no_event(kind: str) -> CallFailed | MalformedReply:
+    """Return the error of a streamed reply without events: the call is repeated unless every reply would be like this.
+
+    Args:
+        kind: the type of its content.
+    """
+    kind, expected = kind.partition(";")[0].strip(), "expected a stream of events (text/event-stream)"
+    if kind == "application/json":
+        return CallFailed(f"the server, or a gateway before it, does not stream: the reply is {kind}, {expected}")
+    what = "nothing" if kind == "text/event-stream" else kind or "something without a type"
+    return MalformedReply(f"{what}, {expected}")
 
 
 def server_address(url: str, name: str, key: str) -> str:

@@ -62,28 +62,32 @@ class ServerReply(TokenReply):
     with_logps: bool = True
 
     def add(self, choice: Any) -> None:
-        """Add what a reply or an event of a stream says of the completion.
+        """Add what a reply or an event of a stream says of the completion; nothing of one that cannot be read.
 
         Raises:
             MalformedReply: the server has ended the completion for a reason of its own.
         """
-        if (reason := choice.get("finish_reason")) is not None:
-            if reason not in ("stop", "length"):
-                raise MalformedReply(f"a completion that ended by {reason}")
-            self.ended = True
-        self.ids += map(int, choice["token_ids"])
-        if not self.with_logps:
-            return
-        logprobs = choice["logprobs"]
-        self.logps += map(float, logprobs["token_logprobs"])
-        for candidates in logprobs.get("top_logprobs") or ():
-            self.candidates.append({int(k.removeprefix("token_id:")): float(v) for k, v in (candidates or {}).items()})
-        if len(self.ids) != len(self.logps) or len(self.candidates) not in (0, len(self.ids)):
-            raise ValueError(
-                f"{len(self.ids)} tokens, log-probabilities of {len(self.logps)} and {len(self.candidates)}"
-            )
-        for entries in choice.get("prompt_logprobs") or ():
-            self.prompt_candidates.append({int(k): float(v["logprob"]) for k, v in (entries or {}).items()})
+        reason, ids = choice.get("finish_reason"), list(map(int, choice["token_ids"]))
+        if reason not in (None, "stop", "length"):
+            raise MalformedReply(f"a completion that ended by {reason}")
+        logps: list[float] = []
+        candidates: list[dict[int, float]] = []
+        prompt: list[dict[int, float]] = []
+        if self.with_logps:
+            logprobs = choice["logprobs"]
+            logps = list(map(float, logprobs["token_logprobs"]))
+            for row in logprobs.get("top_logprobs") or ():
+                candidates.append({int(k.removeprefix("token_id:")): float(v) for k, v in (row or {}).items()})
+            numbers = len(self.ids) + len(ids), len(self.logps) + len(logps), len(self.candidates) + len(candidates)
+            if numbers[0] != numbers[1] or numbers[2] not in (0, numbers[0]):
+                raise ValueError("{} tokens, log-probabilities of {} and {}".format(*numbers))
+            for row in choice.get("prompt_logprobs") or ():
+                prompt.append({int(k): float(v["logprob"]) for k, v in (row or {}).items()})
+        self.ended = self.ended or reason is not None
+        self.ids += ids
+        self.logps += logps
+        self.candidates += candidates
+        self.prompt_candidates += prompt
 
 
 @dataclass(slots=True)

@@ -95,8 +95,8 @@ class Chat(ApiClient):
             return going
 
         body = {"model": self.model, "messages": list(messages), "stream": True, **parameters}
-        await self.stream("/chat/completions", body, on_event)
-        if going and not finish:
+        is_whole = await self.stream("/chat/completions", body, on_event)
+        if going and not finish and not is_whole:
             raise CallFailed("the stream of a reply broke off")
         if going and half:
             pieces.append(encodable(half))

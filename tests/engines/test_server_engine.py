@@ -226,9 +226,9 @@ def test_an_exception_of_on_token_stops_all_calls_and_leaves_the_engine_usable(
 
 
 def test_a_stream_is_retried_until_its_first_token(engine: RemoteVllm, server: CompletionServer) -> None:
-    server.faults = ["503", "hang up", "500"]
+    server.faults = ["503", "hang up", "500", "garbage", "aborted"]
     [[whole]] = engine.generate(PROMPTS[:1], Sampling(12), (), on_token=lambda *event: True)
-    assert len(whole.ids) == 12 and len(server.paths("/v1/completions")) == 4
+    assert len(whole.ids) == 12 and len(server.paths("/v1/completions")) == 6
     server.faults = ["503", "error later"]
     with pytest.raises(LovecError, match=r"broken connection: .*lost"):
         engine.generate(PROMPTS[:1], Sampling(12), (), on_token=lambda *event: True)

@@ -16,7 +16,7 @@ from faultserver import FaultServer, RecordedCall, completion, handler
 Token: TypeAlias = tuple[str, dict[str, float]]
 """A token of a reply, and probabilities of what might stand in its place."""
 
-BROKEN = ("break off", "no end", "error later", "cut", "filtered")
+BROKEN = ("break off", "no end", "no reason", "bad event", "error later", "cut", "filtered")
 """Faults in the middle of a stream."""
 
 FACTS = ("It lies in the north", "It was founded in 1900", "It has a bridge", "It makes clocks")
@@ -95,13 +95,14 @@ class ChatServer(FaultServer):
             pieces = [text[i : i + self.split] for i in range(0, len(text), self.split)]
         with_logps = body.get("logprobs") and not self.silent
         yield {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}]}
-        for number, piece in enumerate(pieces[: len(pieces) // 2 if fault in BROKEN else None]):
+        whole = fault not in BROKEN or fault == "no reason"
+        for number, piece in enumerate(pieces if whole else pieces[: len(pieces) // 2]):
             logprobs = {"content": listed_at.get(number, [])} if with_logps else None
             delta = {"content": piece}
             yield {"choices": [{"index": 0, "delta": delta, "finish_reason": None, "logprobs": logprobs}]}
         if fault == "error later":
             yield {"error": {"message": "the backend was lost"}}
-        elif fault not in ("break off", "no end"):
+        elif fault not in ("break off", "no end", "no reason", "bad event"):
             finish = {"cut": "length", "filtered": "content_filter"}.get(fault, "stop")
             yield {"choices": [{"index": 0, "delta": {}, "finish_reason": finish}]}
         if "stream_options" in body and self.usage is not None:
@@ -139,6 +140,9 @@ def chat_handler(server: ChatServer) -> type[BaseHTTPRequestHandler]:
     class Handler(handler(server)):  # type: ignore[misc]
         def answer(self, call: RecordedCall, fault: str) -> None:
             body = call.body
+            if fault.startswith("as "):  # a type and a body
+                kind, _, text = fault.removeprefix("as ").partition(" ")
+                return self.send(200, text, {"Content-Type": kind})
             own = fault.startswith("says ") or fault in ("", "malformed", *(BROKEN if body.get("stream") else ()))
             if not own:
                 return super().answer(call, fault)
@@ -173,7 +177,10 @@ def chat_handler(server: ChatServer) -> type[BaseHTTPRequestHandler]:
                 if fault == "break off":
                     self.close_connection = True
                     return
-                self.chunk("data: [DONE]\n\n")
+                if fault == "bad event":
+                    self.chunk("data: {bad\n\n")
+                if fault != "no end":
+                    self.chunk("data: [DONE]\n\n")
                 self.wfile.write(b"0\r\n\r\n")
             except ConnectionError:
                 server.gone += 1

@@ -181,9 +181,8 @@ def handler(server: FaultServer) -> type[BaseHTTPRequestHandler]:
         def send(self, status: int, text: str, headers: dict[str, str] | None = None) -> None:
             data = text.encode()
             self.send_response(status)
-            self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(data)))
-            for name, value in (headers or {}).items():
+            for name, value in {"Content-Type": "application/json", **(headers or {})}.items():
                 self.send_header(name, value)
             self.end_headers()
             self.wfile.write(data)

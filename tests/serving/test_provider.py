@@ -357,6 +357,12 @@ def test_calibrations_of_other_scores_are_refused() -> None:
         (["garbage html"] * 9, 502, None, ""),
         (["break off"], 502, None, "broken connection"),
         (["no end"], 502, None, "the stream of a reply broke off"),
+        (["bad event"], 502, None, "unexpected reply: an event that is no JSON"),
+        (["as text/event-stream data: {bad\n\n"] * 9, 502, None, "unexpected reply: an event that is no JSON"),
+        (["as text/event-stream data: [1]\n\n"] * 9, 502, None, "unexpected reply: [1] (3 tries)"),
+        (["as text/event-stream "] * 9, 502, None, "unexpected reply: nothing, expected a stream of events"),
+        (["as text/html; <p>No</p>"] * 9, 502, None, "unexpected reply: text/html, expected a stream of events"),
+        (["as application/json {}"], 502, None, "does not stream: the reply is application/json"),
         (["error later"], 502, None, "the backend was lost"),
         (["filtered"], 502, None, "content_filter"),
     ],
@@ -394,12 +400,29 @@ def test_a_request_that_is_refused_costs_one_call_once_another_was_granted(
     assert caplog.text.count("the server refuses") == 1
 
 
-@pytest.mark.parametrize("faults", [["429 0"], ["503", "drop"]])
+@pytest.mark.parametrize(
+    "faults",
+    [
+        ["429 0"],
+        ["503", "drop"],
+        ["as text/event-stream data: {bad\n\n", "as text/event-stream data: [1]\n\n"],
+        ["as text/event-stream ", "as text/html <p>No</p>"],
+    ],
+)
 def test_faults_before_the_first_sentence_are_tried_again(provider: ChatServer, faults: list[str]) -> None:
     provider.faults = {"number": list(faults)}
     with running(model(provider)) as server:
         assert [e["text"] for e in message(post(server, chat(QUESTION)))["confidence"]] == written(QUESTION)
     assert len(provider.calls) == len(faults) + 1
+
+
+def test_a_stream_that_says_it_is_done_needs_no_other_reason(provider: ChatServer) -> None:
+    provider.faults = {"number": ["no reason", "no reason"]}
+    with running(model(provider)) as server:
+        answer = message(post(server, chat(QUESTION)))
+        events = streamed(server, chat(QUESTION, stream=True))
+    assert [entry["text"] for entry in answer["confidence"]] == written(QUESTION) and answer["problems"] == []
+    assert entries(events) == answer["confidence"]
 
 
 def test_a_slow_provider_is_given_up(provider: ChatServer) -> None:

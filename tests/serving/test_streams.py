@@ -420,7 +420,7 @@ def test_faults_of_the_server_behind_are_errors_of_a_gateway(
         for fault in ("500", "hang up"):
             upstream.faults = [fault]
             assert post(server, chat(QUESTIONS[0], max_tokens=20))[0] == 200  # it is asked once more
-        for faults in (["500"] * 2, ["400"], ["garbage"], ["break off"], ["error later"]):
+        for faults in (["500"] * 2, ["400"], ["garbage"] * 2, ["break off"], ["error later"]):
             upstream.faults = list(faults)
             status, data = post(server, chat(QUESTIONS[0], max_tokens=80))
             assert (status, data["error"]["type"]) == (502, "server_error")

@@ -163,7 +163,8 @@ class ProviderWorker(TaskWorker):
                 items.popleft()
             return not reader.stopped
 
-        wishes = [{**wish, **usage} for wish in tagger.wishes for usage in (_USAGE, {})]
+        usages = tagger.asker.wished((_USAGE, {}))
+        wishes = [{**wish, **usage} for wish in tagger.wishes for usage in usages]
         reply = await self._call(
             job,
             lambda: tagger.asker.granted(
@@ -179,7 +180,7 @@ class ProviderWorker(TaskWorker):
         if not answer and not reader.stopped:
             problems.append(_IN_A_THOUGHT if without_thoughts(reply.text) is None else _EMPTY)
         unknown = sum(one.span.score is not None and one.sentence.distribution is None for one in answer)
-        if unknown and tagger.wishes[0]:
+        if unknown and tagger.needs_logps:
             problems.append(self._unknown(unknown, FREE_FORM, "the stated score"))
         finished = reader.stopped or reply.finish != "length"
         return AnswerEnd(finished, reply.tokens_in, reply.tokens_out, problems), answer

@@ -79,7 +79,8 @@ class ApiModel(Asker):
 
     Args:
         parameters: sent with every call, in place of temperature, max_tokens and seed, such as
-            ``{"max_completion_tokens": 2048}`` for models that think first; null leaves one out.
+            ``{"max_completion_tokens": 2048}`` for models that think first; null leaves one out, also one that asks
+            for log-probabilities.
         max_cost: the most US dollars to spend.
         ask_again: ask again where the cache holds only unusable replies.
     """
@@ -110,6 +111,19 @@ class ApiModel(Asker):
     def sent(self, sampling: Sampling, key: str = "") -> dict[str, Any]:
         """Return the parameters of a call, see ``sampling_parameters``."""
         return sampling_parameters(sampling, key, self.parameters)
+
+    def wished(self, wishes: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        """Return wishes, see ``Prompt.wishes``, without what ``parameters`` names, which is sent as it is given there.
+
+        A wish with a part that ``parameters`` switches off, by null or false, is left out.
+        """
+        off = {name for name, value in self.parameters.items() if value is None or value is False}
+        own = [
+            {name: value for name, value in wish.items() if name not in self.parameters}
+            for wish in wishes
+            if not off & wish.keys()
+        ]
+        return [wish for at, wish in enumerate(own) if wish not in own[:at]]
 
 
 def _same(prompt: Prompt[T]) -> Prompt[T]:
@@ -491,11 +505,15 @@ class ApiTagger(DocumentTagger):
             comparisons[1] += unknown * each * (empty.tokens + length)
 
     @property
+    def needs_logps(self) -> bool:
+        """Whether the confidences of its own answers are made of log-probabilities."""
+        calibration = self.served.calibrations.get(FREE_FORM)
+        return self.readout != "stated" and (calibration is None or calibration.needs_distribution)
+
+    @property
     def wishes(self) -> Sequence[Mapping[str, Any]]:
         """Parameters of a call for an answer that a server may refuse, see ``Prompt.wishes``."""
-        calibration = self.served.calibrations.get(FREE_FORM)
-        needed = self.readout != "stated" and (calibration is None or calibration.needs_distribution)
-        return _LOGPROBS if needed else ({},)
+        return self.asker.wished(_LOGPROBS) if self.needs_logps else ({},)
 
     def _question_prompt(self, record: Record) -> Prompt[ChatReply]:
         """Return the question of a record, with the instruction; malformed tags are asked for once more."""
@@ -522,6 +540,7 @@ class ApiTagger(DocumentTagger):
         wishes: Sequence[Mapping[str, Any]] = _LOGPROBS if self.readout == "mean" else ({},)
         if self.method == "p_true":
             wording, pattern, words, wishes = self._wording.p_true, _TRUTH_REPLY, P_TRUE_SCALE.words, _LOGPROBS
+        wishes = self.asker.wished(wishes)
         fill = {"question": record.question.strip(), "context": context}
 
         def prompt(sentence: Sentence) -> Prompt[Word]:

@@ -129,6 +129,13 @@ def test_the_stated_readout_asks_for_no_log_probabilities(run: Any, server: Chat
     ]
 
 
+@pytest.mark.parametrize("words", [["--ask_file", "questions.jsonl"], ["life.md", "--method", "p_true"]])
+def test_parameters_switch_log_probabilities_off(run: Any, server: ChatServer, words: list[str]) -> None:
+    parameters = json.dumps({"logprobs": None, "top_logprobs": None})
+    assert run(*words, "--out", "tags.jsonl", "--parameters", parameters)[0] == 0
+    assert server.calls and not any({"logprobs", "top_logprobs"} & call.body.keys() for call in server.calls)
+
+
 @pytest.mark.parametrize("times", [1, 2])
 def test_malformed_tags_are_asked_for_once_more_and_counted(run: Any, server: ChatServer, times: int) -> None:
     server.faults = {"Bob": ["malformed"] * times}

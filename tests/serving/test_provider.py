@@ -217,6 +217,30 @@ def test_without_log_probabilities_there_are_stated_scores_and_that_is_said(
     assert ("the server refuses" in caplog.text) == (top == 0 or not options)
 
 
+@pytest.mark.parametrize(
+    ("given", "sent"),
+    [
+        ({"logprobs": None, "top_logprobs": None}, {"stream_options": {"include_usage": True}}),
+        ({"logprobs": False}, {"logprobs": False, "stream_options": {"include_usage": True}}),
+        ({"stream_options": None}, {"logprobs": True, "top_logprobs": 20}),
+        ({"top_logprobs": 3, "stream_options": {}}, {"logprobs": True, "top_logprobs": 3, "stream_options": {}}),
+    ],
+)
+def test_parameters_of_the_user_are_sent_in_place_of_all_others(
+    provider: ChatServer, given: dict[str, Any], sent: dict[str, Any]
+) -> None:
+    with running(model(provider, {"parameters": given})) as server:
+        answer = message(post(server, chat(QUESTION)))
+    [call] = provider.calls
+    names = ("logprobs", "top_logprobs", "stream_options")
+    assert {name: call.body[name] for name in names if name in call.body} == sent
+    known = sent.get("logprobs")
+    assert [e["confidence"] for e in answer["confidence"]] == pytest.approx(
+        [mean(planted(t)) if known else planted(t) / 10 for t in written(QUESTION)]
+    )
+    assert [("no log-probabilities" in problem) for problem in answer["problems"]] == ([] if known else [True])
+
+
 def labelled(provider: ChatServer) -> None:
     """Write labelled answers: the surer the model is, the more often it is right."""
     draw, rows = random.Random(0), []

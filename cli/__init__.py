@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import gc
 import os
+import select
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -68,28 +69,60 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: words after ``lovec``; None takes those of this process.
 
     Returns:
-        The exit code: 0 for success, 1 for an error that the user can fix, 2 for a command line or recipe that cannot
-        be read, 130 for an interrupt, 143 for SIGTERM, 129 for SIGHUP, 138 for SIGUSR1.
+        The exit code: 0 for success, also if the reader of standard output is gone before its end, 1 for an error that
+        the user can fix, 2 for a command line or recipe that cannot be read, 130 for an interrupt, 143 for SIGTERM, 129
+        for SIGHUP, 138 for SIGUSR1.
     """
     if argv is None:  # at the end of this process, no search for garbage among all that was imported
         atexit.register(gc.freeze)
     words, silent = without_quiet(sys.argv[1:] if argv is None else argv)
     with terminating() as signals, logged_warnings(), quiet() if silent else nullcontext():
+        code = _code_of(words, argv is None, signals)
         try:
-            return run(words, alone=argv is None)
-        except (LovecError, OSError) as error:
-            if os.environ.get("LOVEC_DEBUG"):
-                raise
-            print(f"lovec: error: {system_error(error) or one_line(error)}", file=sys.stderr)
-            return 2 if isinstance(error, UsageError) else 1
-        except KeyboardInterrupt:
+            if sys.stdout is not None:
+                sys.stdout.flush()  # where Python does so at its end, an error is a traceback
+        except OSError as error:
+            _discard_output()
+            if not isinstance(error, BrokenPipeError):
+                print(f"lovec: error: {system_error(error) or one_line(error)}", file=sys.stderr)
+                return code or 1
+        return code
+
+
+def _code_of(words: list[str], alone: bool, signals: Sequence[int]) -> int:
+    """Run one command, print its error in one line, and return its exit code, see ``main`` and ``run``."""
+    try:
+        return run(words, alone)
+    except (LovecError, OSError) as error:
+        if isinstance(error, BrokenPipeError) and _is_unread():
+            _discard_output()
+            return 0
+        if os.environ.get("LOVEC_DEBUG"):
+            raise
+        print(f"lovec: error: {system_error(error) or one_line(error)}", file=sys.stderr)
+        return 2 if isinstance(error, UsageError) else 1
+    except KeyboardInterrupt:
+        return _ended(signals)
+    except Terminated as stop:
+        return _ended([stop.number], stop.announced)
+    except SystemExit as stop:  # --help and --print_config end this way, and so does the trainer when interrupted
+        if isinstance(stop.__context__, KeyboardInterrupt):
             return _ended(signals)
-        except Terminated as stop:
-            return _ended([stop.number], stop.announced)
-        except SystemExit as stop:  # --help and --print_config end this way, and so does the trainer when interrupted
-            if isinstance(stop.__context__, KeyboardInterrupt):
-                return _ended(signals)
-            return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+        if isinstance(stop.__context__, BrokenPipeError):  # as rich ends a program
+            return 0
+        return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+
+
+def _is_unread() -> bool:
+    """Return whether the reader of standard output is gone, as ``head`` is once it has seen enough."""
+    poll = select.poll()
+    poll.register(sys.stdout, 0)  # what is wrong is reported unasked
+    return bool(poll.poll(0))
+
+
+def _discard_output() -> None:
+    """Let nothing more reach standard output, so that what is left in its buffer raises no error."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def without_quiet(words: Sequence[str]) -> tuple[list[str], bool]:

@@ -210,6 +210,7 @@ def _from_answers(parser: SignatureParser, options: Namespace, settings: Calibra
     with session, quiet(), locked(adapter, folder=True), heartbeat("calibrate"):
         kept = _earlier(adapter, session.provenance)
         made: dict[str, Calibration] = {}
+        fits: dict[str, Fitted] = {}
         for mode in get_args(FittedMode):
             sourced = mode in BY_SOURCE.values()
             own = [record for record in records if session.encoder.has_source(record) == sourced]
@@ -225,7 +226,7 @@ def _from_answers(parser: SignatureParser, options: Namespace, settings: Calibra
             tagged = _answered(session, own, oracle, settings) if answers else _tagged(session, own, settings)
             promised, true_from = settings.promises.made()
             try:
-                made[mode], fitted = calibrate(
+                made[mode], fits[mode] = calibrate(
                     tagged,
                     adapter=digest,
                     base=session.model,
@@ -240,9 +241,10 @@ def _from_answers(parser: SignatureParser, options: Namespace, settings: Calibra
                 if not answers:
                     raise LovecError(f"{_KINDS[mode]}: {error}") from None
                 warn(f"{theirs}: {error}")
-                continue
-            _report(mode, made[mode], fitted)
-        return write_calibrations(adapter, {**kept, **made})
+        path = write_calibrations(adapter, {**kept, **made})
+    for mode, fitted in fits.items():
+        _report(mode, made[mode], fitted)
+    return path
 
 
 def _from_verdicts(settings: CalibrateSettings, adapter: Path, provenance: Provenance) -> Path:
@@ -260,6 +262,7 @@ def _from_verdicts(settings: CalibrateSettings, adapter: Path, provenance: Prove
 
     made: dict[str, Calibration] = {}
     left: list[str] = []
+    fits: dict[str, tuple[Fitted, list[str]]] = {}
     verdicts = _verdicts(str(settings.feedback), provenance)
     digest = weights_digest(adapter)
     with locked(adapter, folder=True), heartbeat("calibrate"):
@@ -302,16 +305,21 @@ def _from_verdicts(settings: CalibrateSettings, adapter: Path, provenance: Prove
             except LovecError as error:
                 left.append(f"{theirs}: {error}")
                 continue
-            _report(mode, made[mode], fitted)
+            fits[mode] = fitted, []
             if before is not None and before.readout == readout:
                 for found in before.guarantees:
                     passages = [answer.passage(partial(rank_by, before.map), found.true_from) for answer in answers]
-                    print(f"  the threshold before: {told_of_promise(found, passages, SENTENCES)}")
+                    fits[mode][1].append(f"the threshold before: {told_of_promise(found, passages, SENTENCES)}")
         if not made:
             raise LovecError("; ".join(left))
         for reason in left:
             warn(reason)
-        return write_calibrations(adapter, {**kept, **made})
+        path = write_calibrations(adapter, {**kept, **made})
+    for mode, (fitted, lines) in fits.items():
+        _report(mode, made[mode], fitted)
+        for line in lines:
+            print(f"  {line}")
+    return path
 
 
 def _verdicts(path: str, provenance: Provenance) -> dict[Mode, list[list[Verdict]]]:

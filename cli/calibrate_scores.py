@@ -109,11 +109,8 @@ def run(words: list[str]) -> None:
     )
     told = _described(made)
     probabilities = [round(1 - one.alpha, 9) for one in promised]
-    report(f"{source}: {made.describe()}", made, fitted, told)
     lines = [] if earlier is None else _thresholds_before(earlier, directed, truth.numpy(), groups)
     lines += [_by_kind(made, probability) for probability in probabilities] if made.by else []
-    for line in lines:
-        print(f"  {line}")
     scores = measured_files([cross_fitted(file, methods, fitted)], options.draws)
     notes = [
         f"{made.describe()}.",
@@ -123,6 +120,9 @@ def run(words: list[str]) -> None:
     scores = replace(scores, notes=(*notes, *fitted.warnings, *scores.notes))
     title = options.title or f"lovec calibrate: {Path(source).name}"
     written = write_scores(scores, folder, title, foot(), {CALIBRATION_NAME: calibration_text(made)})
+    report(f"{source}: {made.describe()}", made, fitted, told)
+    for line in lines:
+        print(f"  {line}")
     print(f"\n{written}")
     calibration, keep = shlex.quote(str(folder)), f" --keep_factual {probabilities[0]:g}" if probabilities else ""
     say_next(

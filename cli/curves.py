@@ -29,10 +29,10 @@ def run(words: list[str]) -> None:
     from lovec.reports.training_log import curve_rows, print_training_log, read_training_log
 
     logs = [read_training_log(folder) for folder in folders]
-    for log in logs:
-        print_training_log(log)
     home = Path(folders[0] if len(folders) == 1 else os.path.commonpath([Path(f).resolve() for f in folders]))
     plot = write_curves(logs, home / "curves.svg")
     rows = [row for log in logs for row in curve_rows(log)]
     write_text(home / "curves.json", json.dumps(rows, indent=1, allow_nan=False) + "\n")
+    for log in logs:
+        print_training_log(log)
     print(f"written to {home / 'curves.json'} and {plot}")

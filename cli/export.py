@@ -65,9 +65,6 @@ def run(words: list[str]) -> None:
         export_adapter(source, options.out, table, options.redo)
         changed = None
     base = source.base_for_others
-    print(f"{'merged model' if options.merged else 'adapter'} of {base} and model card written to {options.out}")
-    if changed is not None:
-        print(changed)
     if name is not None:
         if not options.merged and Path(base).exists():
             warn(f"the base model is {base}, which others do not have")
@@ -76,6 +73,10 @@ def run(words: list[str]) -> None:
         except LovecError as error:
             again = shlex.join(["lovec", "export", *words, *([] if options.redo else ["--redo"])])
             raise LovecError(f"{error}. The folder is written; to upload it later: {again}") from None
+    print(f"{'merged model' if options.merged else 'adapter'} of {base} and model card written to {options.out}")
+    if changed is not None:
+        print(changed)
+    if name is not None:
         print(f"uploaded to {address}" + ("" if options.public else " (private)"))
         say_next((f"lovec tag page.txt --{'model' if options.merged else 'adapter'} {name}", "on any machine"))
         return

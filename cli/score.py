@@ -69,9 +69,9 @@ def run(words: list[str]) -> None:
         note(f"drawing from {most} rows takes minutes; --draws 0 leaves the intervals out")
     scores = measured_files(files, options.draws)
     scores = replace(scores, notes=(*notes, *scores.notes))
-    print_scores(scores)
     title = options.title or f"lovec score: {', '.join(Path(path).name for path in paths)}"
     written = write_scores(scores, folder, title, foot())
+    print_scores(scores)
     print(f"\n{written}")
     say_next((f"python -m webbrowser {shlex.quote(str(folder / 'index.html'))}", "look at the page"))
 

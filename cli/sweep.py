@@ -127,11 +127,11 @@ def run(words: list[str]) -> None:
         if not is_first_process():  # with several devices, one process writes and prints
             return
         table = sweep_table(results.rows, "Variations of a recipe, measured on the dev split", results.metrics)
-        print()
-        print_table(table, intervals=True)
         path = write_results(options.out / "sweep.json", results.rows, results.metrics.values())
         page = path.with_suffix(".md")
         write_text(page, f"`{shlex.join(['lovec', 'sweep', *words])}`\n\n{markdown(table, intervals=True)}")
+    print()
+    print_table(table, intervals=True)
     print(f"\n{time.monotonic() - begin:.0f} s; rows: {path}; this table: {page}; folder of the runs: {options.out}")
     if (best := best_label(results.rows)) is not None:
         flags = next(planned.flags for planned in runs if planned.label == best)

@@ -86,9 +86,6 @@ def run(words: list[str]) -> None:
         command = TagCommand(parser, options, _documents(options, Path(folder)), words)
         try:
             command.run()
-        except BrokenPipeError:  # the reader has seen enough, as `head` does
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return
         finally:
             command.problems.close()
     if unread := command.problems.unread:

@@ -58,6 +58,9 @@ COMMANDS = TRAINING | _OTHERS
 _BROUGHT = "lovec.commands"
 """The entry points of commands that other packages bring: functions that take the words after the command."""
 
+_SPOKEN = ("about", "ask", "hedge_phrase", "instruction", "question", "title")
+"""Ends of the names of options that take a text, whatever that begins with."""
+
 INTERRUPTED = 130
 """Exit code of a command that was interrupted."""
 
@@ -172,6 +175,7 @@ def run(args: list[str], alone: bool = False) -> int:
             raise unknown("command", command, [*COMMANDS, *brought])
         brought[command].load(FunctionType)(rest)
         return 0
+    rest = _with_home(rest)
     training = command in TRAINING
     if training and (guide := import_module(".training_help", __name__)).asks_for_short_help(rest):
         print(guide.short_help(command), end="")
@@ -184,6 +188,26 @@ def run(args: list[str], alone: bool = False) -> int:
             gc.freeze()
     module.run(*([command] if training else []), rest)
     return 0
+
+
+def _with_home(words: Sequence[str]) -> list[str]:
+    """Return the words with the home folder for a ``~/`` that the shell has left, as in ``--out=~/x``.
+
+    Raises:
+        UsageError: the output is to be written to "-".
+    """
+    found = []
+    for before, word in pairwise(["", *words]):
+        name, _, value = word.partition("=") if word.startswith("--") else (before, "", word)
+        if name == "--out" and value == "-":
+            raise UsageError(
+                "--out is -, expected the name of a file or folder; without --out, `lovec tag` prints what it writes, "
+                "and other commands choose a name"
+            )
+        if value.startswith("~/") and name.removeprefix("--").rpartition(".")[2].replace("-", "_") not in _SPOKEN:
+            word = word.removesuffix(value) + os.path.expanduser(value)
+        found.append(word)
+    return found
 
 
 def at_work(command: str, words: Sequence[str]) -> AbstractContextManager[object]:

@@ -110,7 +110,7 @@ def with_place(error: UsageError, paths: Sequence[Path], flags: Sequence[str] = 
 
 def _line_of(path: Path, option: str) -> int | None:
     """Return the line of a recipe that sets an option, from 1; None where none does."""
-    parts = option.split(".")
+    parts = [part for part in option.split(".") if part != "init_args"]
 
     def find(node: Any, depth: int) -> int | None:
         if isinstance(node, yaml.SequenceNode):
@@ -158,7 +158,7 @@ def arrange(command: str, words: Sequence[str]) -> list[str]:
         folder = value_of(flags, "--trainer.default_root_dir") or _last(folders) or "."
         if checkpoint == "auto" and command != "fit":
             raise UsageError(f"--ckpt_path auto is for fit; {command} needs last, best or the path of a .ckpt file")
-        found = find_checkpoint(checkpoint, Path(folder))
+        found = find_checkpoint(checkpoint, Path(os.path.expanduser(folder)), command)
         checkpoint = "null" if found is None else str(found)
         flags += ["--ckpt_path", checkpoint]
     if checkpoint and checkpoint != "null":

@@ -7,6 +7,7 @@ last word: whatever cannot be read here, such as a class of the user's own, is l
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -131,6 +132,11 @@ class Settings:
         given = [str(value) for option, value in self.values if option == "ckpt_path" and value not in (None, "null")]
         return given[-1] if given else None
 
+    @property
+    def _run_folder(self) -> Path:
+        """The folder of the run."""
+        return Path(os.path.expanduser(self._last("trainer.default_root_dir") or "."))
+
     def check_names(self) -> None:
         """Refuse options and classes that there are not; an option belongs to the class that is named so far.
 
@@ -154,6 +160,8 @@ class Settings:
                     self._check_number(option, value)
                     self._name_class(option, value)
                     self._keep(option, value)
+                if path is not None:
+                    self._check_places(self.recipes[number - 1][1])
             except UsageError as error:
                 raise error if path is None else with_place(error, [path]) from None
             if number == 0 and saved:  # a checkpoint names what the command line does not
@@ -172,7 +180,7 @@ class Settings:
             check_dtype_name(dtype)
         if (checkpoint := self.checkpoint) is not None:
             if is_name(checkpoint):
-                check_present(checkpoint, Path(self._last("trainer.default_root_dir") or "."))
+                check_present(checkpoint, self._run_folder, self.command)
             elif checkpoint:
                 check_checkpoint(Path(checkpoint))
             return
@@ -181,7 +189,7 @@ class Settings:
             if adapter not in (None, "", "null", "~") and HubName.parse(str(adapter)) is None:
                 check_adapter_folder(adapter_folder(str(adapter)))
         if not training and self._measures_own():
-            check_adapter_folder(str(Path(self._last("trainer.default_root_dir") or ".", "adapter")))
+            check_adapter_folder(str(self._run_folder / "adapter"))
         for option in _FILES[:2] if training else ():
             _check_file(self._last(option))
 
@@ -235,6 +243,17 @@ class Settings:
                 path = next((name for name in known[part] if is_dataclass(name)), None)
                 known, of = None if path is None else parameters(path), ""
             prefix = f"{group}."
+
+    def _check_places(self, settings: Mapping[str, Any], group: str = "") -> None:
+        """Refuse ``init_args`` without a class of an option that has options itself."""
+        for name, value in settings.items():
+            if not isinstance(value, Mapping):
+                continue
+            is_inside = name == "init_args" and "class_path" not in settings
+            if is_inside and group not in self._classes and any(map(is_dataclass, self._takes(group))):
+                for inner in value:
+                    raise unknown("option", f"--{group}.{name}.{inner}", [f"--{group}.{inner}"])
+            self._check_places(value, group if name == "init_args" else f"{group}.{name}".removeprefix("."))
 
     def _others_with(self, group: str, name: str) -> list[str]:
         """Return the classes that could be named in place of the one of a group, and have an option of this name."""

@@ -19,7 +19,7 @@ def is_name(checkpoint: str) -> bool:
     return checkpoint in ("auto", "best", "last", "hpc") or checkpoint.partition(":")[0] == "registry"
 
 
-def find_checkpoint(name: str, folder: Path) -> Path | None:
+def find_checkpoint(name: str, folder: Path, command: str) -> Path | None:
     """Return the checkpoint that a word stands for, and say which it is; None where there need not be one.
 
     Args:
@@ -27,11 +27,12 @@ def find_checkpoint(name: str, folder: Path) -> Path | None:
             a ``ModelCheckpoint`` with a ``monitor`` has kept as the best; "auto" is the last one, or none in a folder
             without checkpoints.
         folder: folder of the run, ``trainer.default_root_dir``.
+        command: the command that takes the checkpoint.
 
     Raises:
         LovecError: there is none, or it is another word.
     """
-    check_present(name, folder)
+    check_present(name, folder, command)
     from lightning.pytorch.utilities import rank_zero_info
 
     from lovec.policy.checkpoints import peek
@@ -39,13 +40,13 @@ def find_checkpoint(name: str, folder: Path) -> Path | None:
     if not (found := checkpoints_in(folder)):
         if name == "auto":
             return None
-        raise _none_in(folder, name)
+        raise _none_in(folder, name, command)
     path, of = _best(folder, found) if name == "best" else (found[-1][0], "")
     rank_zero_info(f"--ckpt_path {name} is {path}, step {peek(path)['global_step']}{of}")
     return path
 
 
-def check_present(name: str, folder: Path) -> None:
+def check_present(name: str, folder: Path, command: str) -> None:
     """Refuse a word that stands for no checkpoint, before anything heavy is imported.
 
     Raises:
@@ -54,13 +55,14 @@ def check_present(name: str, folder: Path) -> None:
     if name not in ("auto", "best", "last"):
         raise LovecError(f"--ckpt_path {name} is not supported; give auto, last, best or the path of a .ckpt file")
     if name != "auto" and not any(_files_in(folder)):
-        raise _none_in(folder, name)
+        raise _none_in(folder, name, command)
 
 
-def _none_in(folder: Path, name: str) -> LovecError:
+def _none_in(folder: Path, name: str, command: str) -> LovecError:
+    without = "train from step 0" if command in ("fit", "sweep") else f"take the adapter in {folder / 'adapter'}"
     return LovecError(
-        f"--ckpt_path {name}: there is no checkpoint in {folder}; leave it out to train from step 0, or name the "
-        "folder of the run with its --config or --trainer.default_root_dir"
+        f"--ckpt_path {name}: there is no checkpoint in {folder}; leave it out to {without}, or name the folder of the "
+        "run with its --config or --trainer.default_root_dir"
     )
 
 

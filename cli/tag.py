@@ -105,10 +105,10 @@ def _documents(options: Any, folder: Path) -> Documents:
         if not options.files and sys.stdin.isatty():
             raise UsageError("no text is given; name a FILE, pipe a text in, or --ask a question")
         files = [(name, Path(name)) for name in options.files or ["-"]]
-        for at, (name, _) in enumerate(files):
-            if name == "-":
-                files[at] = ("stdin", folder / "stdin")
-                files[at][1].write_bytes(sys.stdin.buffer.read())
+    for at, (name, _) in enumerate(files):
+        if name == "-":
+            files[at] = ("stdin", folder / "stdin")
+            files[at][1].write_bytes(sys.stdin.buffer.read())
     for name, path in files:
         if HubRows.parse(name) is None:
             open_input(path, "a text, or a file with rows").close()

@@ -34,7 +34,7 @@ class TagSettings:
     """What the texts answer (by default the paper's question about their title, or "this topic"), and the output.
 
     Attributes:
-        ask_file: JSONL, JSON, CSV or Parquet with questions for the model to answer.
+        ask_file: JSONL, JSON, CSV or Parquet with questions for the model to answer; "-" is standard input.
         about: the text tells what one knows about this name: the paper's question.
         question: the question that the text answers, where --about does not fit.
         evidence: a file of text, Markdown or HTML, or a folder of such files, that the sentences are compared with: an

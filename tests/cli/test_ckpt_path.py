@@ -193,6 +193,20 @@ def test_what_is_not_there_is_refused(command: str, name: str, message: str, cap
     assert not (tmp_path / "none").exists()
 
 
+def test_the_folder_of_a_run_may_be_in_the_home_folder(
+    home: Path, tmp_path: Path, caplog: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    Path("own.yaml").write_text("trainer: {default_root_dir: ~/x}")
+    words = ["fit", *("--config", os.environ["TINY_RECIPE"]), "--config", "sft.yaml", "--config", "own.yaml", *CPU]
+    assert main([*words, "--trainer.max_steps", "2"]) == 0
+    assert Path(last_of(tmp_path / "x")).is_file() and not Path("~").exists()
+    assert main([*words, "--trainer.max_steps", "3", "--ckpt_path", "auto"]) == 0
+    assert f"--ckpt_path auto is {last_of(tmp_path / 'x')}, step 2" in said(caplog)
+
+
 def test_auto_is_the_last_one_or_none(run: Path, tmp_path: Path, caplog: Any) -> None:
     words = ["fit", "--config", "sft.yaml", "--ckpt_path", "auto"]
     assert main(in_folder(tmp_path / "new", *words, "--trainer.max_steps", "2")) == 0

@@ -20,6 +20,7 @@ from lovec.cli.training_help import OPTIONS
 from lovec.types import LovecError
 
 ROOT = Path(__file__).resolve().parents[2]
+HOME = "/home/ada"
 MISTAKES = [
     ("fit --config sft.yml", 2, "did you mean sft.yaml?"),
     ("fit --config dpo.yaml --model.bta 1", 2, "unknown option --model.bta of DPO; did you mean --model.beta?"),
@@ -137,6 +138,23 @@ MISTAKES = [
     ("fit --config sft.yaml --trainer.max_steps ten", 2, "--trainer.max_steps is ten, expected an integer"),
     ("fit --config sft.yaml --trainer.limit_val_batches all", 2, "limit_val_batches is all, expected a number"),
     ("fit --config sft.yaml --data.path x.jsonl", 2, "there is no --data.path of World; with --data, Bios, Demonstr"),
+    ("tag page.txt --out -", 2, "--out is -, expected the name of a file or folder; without --out, `lovec tag` prints"),
+    ("score page.txt --out=-", 2, "--out is -, expected the name of a file or folder"),
+    ("score page.txt --out=~/page.html", 2, "--out /home/ada/page.html is named like a file"),
+    ("tag ~/nope.txt --model tiny-llama", 1, "cannot read /home/ada/nope.txt"),
+    ("tag page.txt --question ~/page.txt --adapter=~/run", 1, "there is no adapter /home/ada/run, expected"),
+    ("test --config home.yaml", 1, "there is no adapter in /home/ada/runs/x/adapter"),
+    (
+        "test --config home.yaml --ckpt_path last",
+        1,
+        "there is no checkpoint in /home/ada/runs/x; leave it out to take ",
+    ),
+    ("fit --config home.yaml --ckpt_path last", 1, "/home/ada/runs/x; leave it out to train from step 0, or name the "),
+    (
+        "fit --config dpo.yaml --config place.yaml",
+        2,
+        "place.yaml, line 4: unknown option --model.policy.init_args.model; did you mean --model.policy.model?",
+    ),
     ("calibrate", 2, "RUN must be given"),
     ("calibrate --data page.txt", 2, "RUN must be given"),
     ("completion tcsh", 2, "shell is tcsh, expected bash or zsh or fish"),
@@ -149,14 +167,19 @@ MISTAKES = [
 
 
 @pytest.fixture
-def here(here: Path) -> Path:
+def here(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory with a page and an adapter, as far as mistakes are looked for in them."""
     made(here)
+    monkeypatch.setenv("HOME", HOME)
     return here
 
 
 def made(folder: Path) -> None:
     (folder / "page.txt").write_text("Ada wrote notes.")
+    (folder / "home.yaml").write_text("model: SFT\ntrainer: {default_root_dir: ~/runs/x}")
+    (folder / "place.yaml").write_text(
+        "data: Preferences\nmodel:\n  init_args:\n    policy: {init_args: {model: world}}"
+    )
     (folder / "empty").mkdir()
     (folder / "run" / "adapter").mkdir(parents=True)
     (folder / "run" / "adapter" / "adapter_config.json").write_text("{}")

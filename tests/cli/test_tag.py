@@ -408,7 +408,7 @@ def test_standard_input_is_text_or_json_lines(run: Any, session: Session, monkey
             assert [s["score"] for s in data["sentences"]] == [score for _, score in expected(session)]
 
 
-def test_questions_are_answered(run: Any, session: Session) -> None:
+def test_questions_are_answered(run: Any, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("q.jsonl").write_text('{"question": "And Bob?", "id": "bob"}\n')
     words = ["--ask", "Who was Ada?", "--ask_file", "q.jsonl", "--max_new_tokens", "8"]
     code, out, err = run(*words, "--format", "jsonl")
@@ -417,6 +417,9 @@ def test_questions_are_answered(run: Any, session: Session) -> None:
     answers = [lovec.tag(question=q, session=session, max_new_tokens=8)["answer"] for q in ("Who was Ada?", "And Bob?")]
     assert [record["answer"] for record in answered] == answers
     assert code == 0 and "lovec: warning: question-1: the answer was cut off" in err
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(Path("q.jsonl").read_bytes())))
+    code, out, _ = run("--ask_file", "-", *words[4:], "--format", "jsonl")
+    assert code == 0 and json.loads(out) == answered[1]
     _, out, _ = run(*words)
     assert out.startswith("==> Who was Ada? <==\n") and "\n\n==> And Bob? <==\n" in out
 

@@ -1,4 +1,4 @@
-"""A reader of the output that is gone before its end: files are written all the same, and nobody is told of an error."""
+"""A reader of the output that is gone before its end: files are written, and nobody is told of an error."""
 
 from __future__ import annotations
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lovec.core.files import check_adapter_folder, check_output
-from lovec.core.hub import TEMPLATE, HubName, adapter_folder
+from lovec.core.files import check_adapter_folder, check_output, read_adapter_config
+from lovec.core.hub import HubName, adapter_folder
 from lovec.types import LovecError
 
 from .console import say_next, warn
@@ -49,10 +49,11 @@ def run(words: list[str]) -> None:
         check_adapter_folder(adapter_folder(options.source))
     if options.results is not None and not options.results.is_file():
         raise LovecError(f"there are no results at {options.results}; `lovec test` writes them")
-    from lovec.export.exporting import ExportSource, export_adapter, export_merged
+    from lovec.export.exporting import ExportSource, export_adapter, export_merged, vllm_command
     from lovec.export.uploading import check_upload, upload
     from lovec.models import resolve_model
     from lovec.models.gguf import is_gguf
+    from lovec.models.names import is_built_offline
 
     name = None if options.push is None else check_upload(options.push)  # before a model is merged in vain
 
@@ -82,13 +83,12 @@ def run(words: list[str]) -> None:
         return
     folder = shlex.quote(str(options.out))
     given = f"--model {folder}" if options.merged else f"--adapter {folder}"
-    stored = resolve_model(source.base) if is_gguf(source.base) else source.base
-    vllm = folder if options.merged else f"{shlex.quote(str(stored))} --enable-lora --lora-modules lovec={folder}"
-    if not options.merged and source.chat_template is not None:
-        vllm += f" --chat-template {shlex.quote(str(options.out / TEMPLATE))}"
+    stored = resolve_model(source.base) if is_gguf(source.base) or is_built_offline(source.base) else source.base
+    rank = None if options.merged else read_adapter_config(options.out).get("r")
+    vllm = vllm_command(str(options.out), str(stored), rank, source.chat_template is not None)
     say_next(
         (f"lovec tag page.txt {given}", "a confidence for each sentence of a text"),
-        (f"vllm serve {vllm}", "serve it with vLLM"),
+        (vllm, "serve it with vLLM"),
     )
 
 

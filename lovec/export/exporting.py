@@ -16,14 +16,16 @@ import torch
 
 from lovec.calibration import Calibration, read_calibrations, weights_digest, write_calibrations
 from lovec.core.files import atomic_folder, check_output, check_unused, read_adapter_config
-from lovec.core.hub import ADAPTER_FILES, CALIBRATION_FILE, HubName, trained_recipe
+from lovec.core.hub import ADAPTER_FILES, CALIBRATION_FILE, TEMPLATE, HubName, trained_recipe
 from lovec.core.imports import without_progress_bars
 from lovec.core.provenance import Provenance
 from lovec.core.templates import load_template
 from lovec.encoding import Encoder
 from lovec.encoding.grounding import encoder_of
+from lovec.engines.vllm_local import RANKS
 from lovec.models import absolute_name, resolve_model
 from lovec.models.gguf import is_gguf
+from lovec.models.names import is_built_offline
 from lovec.policy import ADAPTER, Policy, PolicyConfig, check_adapter, load_config, load_tokenizer
 from lovec.policy.quantization import stored_quantization
 from lovec.taggers import IterativeTagger
@@ -314,6 +316,23 @@ def trained_card(
     return model_card(encoder, base, run.resolve().name, "adapter", training, metrics, rank, None, True, template)
 
 
+def vllm_command(folder: str, base: str, rank: int | None, template: bool = False) -> str:
+    """Return the command by which vLLM serves an adapter or a merged model.
+
+    Args:
+        folder: the folder with the adapter or the model.
+        base: hub id or folder of the base model, or what stands for it.
+        rank: rank of the adapter; None for a merged model, which needs no base.
+        template: whether the chat template lies in the folder.
+    """
+    if rank is None:
+        return f"vllm serve {shlex.quote(folder)}"
+    most = next((known for known in RANKS if known >= rank), rank)
+    words = f"vllm serve {shlex.quote(base)} --enable-lora --max-lora-rank {most} --lora-modules"
+    own = f" --chat-template {shlex.quote(f'{folder}/{TEMPLATE}')}" if template else ""
+    return f"{words} lovec={shlex.quote(folder)}{own}"
+
+
 def model_card(
     encoder: Encoder,
     base: str,
@@ -345,15 +364,17 @@ def model_card(
     scale = encoder.scale
     score = scale.nearest(0.7)
     of_hub = HubName.parse(base.partition(":")[0])  # hubs refuse a card whose base model is a folder
+    built = is_gguf(base) or is_built_offline(base)
     filters = {"tojson": json.dumps, "code": _code}  # a JSON string is a YAML one, whatever it holds
     return load_template(Path(__file__).with_name("model_card.md.j2"), filters).render(
         base=base,
         base_id=None if of_hub is None else of_hub.repo,
         python_base=repr(base),
-        shell_base=shlex.quote(base),
         python_folder=json.dumps(f"./{folder}", ensure_ascii=False),
         shell_folder=shlex.quote(f"./{folder}"),
         gguf=is_gguf(base),
+        built=built,
+        vllm=vllm_command(f"./{folder}", "BASE" if built else base, rank, template),
         merged=rank is None,
         rank=rank,
         title=title,

@@ -146,7 +146,9 @@ def test_an_export_keeps_the_chat_template(run: Path, tmp_path: Path) -> None:
 
 def test_the_card_shows_metrics_and_training(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["export", str(run), str(tmp_path / "out")]) == 0
-    assert str(tmp_path / "out") in capsys.readouterr().out
+    printed = capsys.readouterr()
+    assert str(tmp_path / "out") in printed.out
+    assert f"vllm serve {base_of(run)} --enable-lora --max-lora-rank 8 --lora-modules lovec={tmp_path}" in printed.err
     card = (tmp_path / "out" / "README.md").read_text()
     _, front, text = card.split("---\n", 2)
     assert "base_model" not in yaml.safe_load(front)  # which has to be a model of the hub, and is a folder here
@@ -312,5 +314,8 @@ def test_the_card_of_a_training_says_what_is_not_known_yet(run: Path) -> None:
     stored = model_card(encoder, "org/base:small.gguf", "dpo", "adapter", "", "", rank=8)
     assert yaml.safe_load(stored.split("---\n", 2)[1])["base_model"] == "org/base"
     assert "base = resolve_model('org/base:small.gguf')" in stored and "vllm serve BASE" in stored
+    built = model_card(encoder, "world", "dpo", "adapter", "", "", rank=12)
+    assert "base = resolve_model('world')" in built
+    assert "`vllm serve BASE --enable-lora --max-lora-rank 16 --lora-modules lovec=./adapter`" in built
     assert "Not measured when this was written" in card and "Where `calibration.json` lies in this folder" in card
     assert "lovec tag --adapter ./adapter" in card and "More Information" not in card and "FOLDER" not in card

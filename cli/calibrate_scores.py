@@ -315,6 +315,19 @@ def _interval(ends: Sequence[float] | None) -> str:
     return f"{value:.1f} ({low:.1f} to {high:.1f})"
 
 
+def _read_numbers(text: str) -> list[float]:
+    """Return the numbers that a word holds: one, or a list in brackets.
+
+    Raises:
+        UsageError: one is no number.
+    """
+    listed = text.startswith("[") and text.endswith("]")
+    try:
+        return [float(number) for number in (text[1:-1].split(",") if listed else [text])]
+    except ValueError:
+        raise UsageError(f"--keep_factual is {text}, expected a number, or a list such as [0.9,0.8]") from None
+
+
 def _parser() -> OneLineParser:
     parser = OneLineParser(
         "calibrate",
@@ -333,10 +346,11 @@ def _parser() -> OneLineParser:
     add_column_options(parser, together=True)
     parser.add_argument(
         "--keep_factual",
-        type=float,
-        action="append",
+        type=_read_numbers,
+        action="extend",
         metavar="P",
-        help="probability of a guarantee, such as 0.9, for which a threshold is computed; may be given several times",
+        help="probability of a guarantee, such as 0.9, for which a threshold is computed; may be given several times, "
+        "or as a list such as [0.9,0.8]",
     )
     parser.add_argument(
         "--promise",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -14,7 +15,7 @@ from lovec.core.files import atomic_file, check_output, check_unused, check_writ
 from lovec.core.notices import counted, listed
 from lovec.core.progress import note
 from lovec.core.settings import check_range
-from lovec.datasets.rows import check_rows
+from lovec.datasets.rows import TableForm, check_rows, table_form
 from lovec.types import LovecError, error_in
 
 from .console import locked, warn
@@ -33,6 +34,7 @@ CONFIDENCE, KEPT = "calibrated", "kept"
 _AT_ONCE = 4096
 _SEPARATORS = {".csv": ",", ".tsv": "\t"}
 _LINES = (".jsonl", ".ndjson")
+_COMMA = re.compile(r"^[^.,\[{]*\d,\d[^.,]*$")
 
 
 def run(words: list[str]) -> None:
@@ -91,10 +93,15 @@ def run(words: list[str]) -> None:
         columns = replace(columns, by=None)
     rows = read_scores(options.file, columns, calibration.layout, as_written=out.suffix.lower() in _SEPARATORS)
     applied = _Applied(calibration, columns.methods, promised, options.min_confidence, options.drop)
-    with locked(out), atomic_file(out) as staging, open(staging, "w", encoding="utf-8", newline="") as file:
-        write = _writer(file, out)
+    form = _form(options.file, out)
+    encoding = "utf-8-sig" if form is not None and form.has_mark else "utf-8"
+    with locked(out), atomic_file(out) as staging, open(staging, "w", encoding=encoding, newline="") as file:
+        write, commas = _writer(file, form), False
         while batch := list(islice(rows, _AT_ONCE)):
+            commas = commas or (form is not None and _has_commas(batch, columns.methods))
             for row in applied.rows(batch):
+                if commas and isinstance(row[CONFIDENCE], float):
+                    row[CONFIDENCE] = str(row[CONFIDENCE]).replace(".", ",")
                 write(row, options.drop and not row[KEPT])
     for line in applied.summary():
         note(f"{out}: {line}")
@@ -208,19 +215,35 @@ def _ending(path: str) -> str:
     return suffix if suffix in _SEPARATORS else _LINES[0]
 
 
-def _writer(file: IO[str], out: Path) -> Callable[[Mapping[str, Any], bool], object]:
-    """Return what writes a row, as a table of text or as JSON Lines, by the name of the output.
+def _form(source: str, out: Path) -> TableForm | None:
+    """Return how a table of text is to be written: as the rows were, if both names end alike; None for JSON Lines."""
+    separator = _SEPARATORS.get(out.suffix.lower())
+    if separator is None:
+        return None
+    same = table_form(source) if _ending(source) == out.suffix.lower() else None
+    return same or TableForm(separator, False, "\n")
+
+
+def _has_commas(batch: Sequence[ScoredRow], columns: Sequence[str]) -> bool:
+    """Return whether the scores of rows are texts that have a comma for the decimal point."""
+    from lovec.datasets.columns import value_at
+
+    cells = (value_at(row.row, name) for row in batch for name in columns)
+    return any(isinstance(cell, str) and _COMMA.search(cell) for cell in cells)
+
+
+def _writer(file: IO[str], form: TableForm | None) -> Callable[[Mapping[str, Any], bool], object]:
+    """Return what writes a row, as a table of text in a form or as JSON Lines.
 
     It is called with every row, and whether that is left out: the first one names the columns of a table either way.
     """
-    separator = _SEPARATORS.get(out.suffix.lower())
-    if separator is None:
+    if form is None:
         return lambda row, left_out: left_out or file.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
     made: list[csv.DictWriter[str]] = []
 
     def write(row: Mapping[str, Any], left_out: bool) -> None:
         if not made:
-            made.append(csv.DictWriter(file, list(row), delimiter=separator, lineterminator="\n"))
+            made.append(csv.DictWriter(file, list(row), delimiter=form.separator, lineterminator=form.line_end))
             made[0].writeheader()
         if left_out:
             return

@@ -6,6 +6,7 @@ A row is a JSON object. What its keys mean is the matter of ``lovec.datasets.lay
 from __future__ import annotations
 
 import ast
+import codecs
 import csv
 import gzip
 import io
@@ -43,6 +44,7 @@ SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
 
 _SEPARATORS = {".csv": ",", ".tsv": "\t"}
 _OTHER_SEPARATORS = (";", "\t", ",", "|")
+_QUOTED_CELL = re.compile(r'(?<![^;\t,|\r\n])"(?:[^"]|"")*(?:"|$)')
 _BINARY = (b"PK\x03\x04", b"\x80")  # ZIP archives, as PyTorch writes them, and pickles
 _LONGEST_CELL = 2**27  # characters of a CSV cell
 
@@ -260,7 +262,7 @@ def read_rows(
             suffix = _suffix(name)
             if head.startswith(b"PAR1"):
                 yield from _parquet_rows(file, name)
-            elif suffix in _SEPARATORS and head[:1] not in (b"[", b"{"):
+            elif _is_table(head, suffix):
                 yield from _table_rows(file, name, _separator(head, _SEPARATORS[suffix]), report, as_written)
             elif head.startswith(b"["):
                 yield from _items(_document(_whole(file, name), name), name, report)
@@ -377,9 +379,47 @@ def _unwrapped(number: int, row: Row, name: str) -> Iterator[tuple[int, Row]]:
     yield number, row
 
 
+@dataclass(frozen=True, slots=True)
+class TableForm:
+    """How a table of text is written.
+
+    Attributes:
+        separator: what separates its columns.
+        has_mark: whether it begins with a byte-order mark.
+        line_end: how its lines end.
+    """
+
+    separator: str
+    has_mark: bool
+    line_end: str
+
+
+def table_form(path: str | os.PathLike[str]) -> TableForm | None:
+    """Return how a file is written if it is a table of text; None for others.
+
+    Raises:
+        LovecError: the file is missing or empty, or is not text in UTF-8.
+    """
+    if HubRows.parse(os.fspath(path)) is not None:
+        return None
+    with _opened(path) as file:
+        head, begin = _text_of(file, str(path)), file.peek(4096)
+    if not _is_table(head, _suffix(path)):
+        return None
+    line_end = "\r\n" if begin.partition(b"\n")[0].endswith(b"\r") else "\n"
+    return TableForm(_separator(head, _SEPARATORS[_suffix(path)]), begin.startswith(codecs.BOM_UTF8), line_end)
+
+
+def _is_table(head: bytes, suffix: str) -> bool:
+    return suffix in _SEPARATORS and not head.startswith((b"[", b"{", b"PAR1"))
+
+
 def _separator(head: bytes, usual: str) -> str:
-    """Return what separates the columns of a table: what its first line has most of, the usual separator first."""
-    line = head.partition(b"\n")[0].decode(errors="replace")
+    """Return what separates the columns of a table: what its first line has most of, the usual separator first.
+
+    What stands in quotes is part of a name.
+    """
+    line = _QUOTED_CELL.sub("", head.decode(errors="replace")).partition("\n")[0]
     return max((usual, *_OTHER_SEPARATORS), key=line.count)
 
 
@@ -404,9 +444,13 @@ def _table_rows(
             elif any(cells) or (as_written and cells):
                 row = WrittenRow(zip(columns, cells, strict=True))
                 yield reader.line_num, row if as_written else row.read()
-    except (UnicodeDecodeError, csv.Error) as error:
-        reason = error.reason if isinstance(error, UnicodeDecodeError) else error
-        raise LovecError(f"{name}:{reader.line_num + 1}: not a table in UTF-8 ({reason})") from None
+    except UnicodeDecodeError as error:  # several lines are decoded at once
+        number = reader.line_num + 1 + error.object.count(b"\n", 0, error.start)
+        raise LovecError(
+            f"{name}:{number}: not a table in UTF-8 ({error.reason}); convert it, as with iconv -f CP1252 -t UTF-8"
+        ) from None
+    except csv.Error as error:
+        raise LovecError(f"{name}:{reader.line_num + 1}: not a table in UTF-8 ({error})") from None
 
 
 def _check_columns(names: Iterable[str], place: str) -> None:

@@ -61,9 +61,9 @@ def write(path: str, rows: list[dict[str, object]]) -> str:
     return path
 
 
-def table(path: str) -> list[dict[str, str]]:
+def table(path: str, separator: str = ",") -> list[dict[str, str]]:
     with open(path, newline="") as file:
-        return list(csv.DictReader(file))
+        return list(csv.DictReader(file, delimiter=separator))
 
 
 def fitted(*words: str) -> None:
@@ -74,7 +74,7 @@ def test_a_table_gets_calibrated_confidences_and_a_threshold(here, capsys):
     write("labelled.csv", made_rows(150))
     new = made_rows(300, seed=1)
     write("new.csv", new)
-    fitted("labelled.csv", "--keep_factual", "0.8", "--keep_factual", "0.7")
+    fitted("labelled.csv", "--keep_factual", "[0.8, 0.7]")
     out, err = capsys.readouterr()
     assert "columns guessed: confidence = p_true; label = correct; group = question" in err
     assert "confidence: p_true, calibrated (" in out and "600 rows of 150 groups" in out
@@ -248,7 +248,7 @@ def test_the_columns_of_a_table_stay_as_they_are(here):
             [["p", "other"], *([f"0.{at}", cell] for at, cell in enumerate(cells))]
         )
     assert main(["apply", "made", "new.csv"]) == 0
-    assert [(row["p"], row["other"]) for row in table("new.calibrated.csv")] == [
+    assert [(row["p"], row["other"]) for row in table("new.calibrated.csv", ";")] == [
         (f"0.{at}", cell) for at, cell in enumerate(cells)
     ]
     assert main(["apply", "made", "new.csv", "--out", "new.jsonl"]) == 0  # which has lists and objects of its own
@@ -260,6 +260,22 @@ def test_the_columns_of_a_table_stay_as_they_are(here):
     [row] = table("lists.calibrated.csv")
     assert (row["p"], row["other"]) == ("[0.10, 0.90]", "[1.10]")
     assert json.loads(row["calibrated"]) == pytest.approx(made([0.1, 0.9]).tolist(), abs=1e-6)
+
+
+def test_a_table_is_written_as_it_was_read(here):
+    rows = made_rows(20)
+    made, _ = calibrate_scores({"p": [row["p_true"] for row in rows]}, [row["correct"] for row in rows], draws=1)
+    saved("made", made)
+    Path("de.csv").write_bytes("\ufefftext;p\r\nFür;0,25\r\nWider;1\r\n;\r\n".encode())
+    low, high = (f"{value:.6g}".replace(".", ",") for value in made([0.25, 1.0]).tolist())
+    assert main(["apply", "made", "de.csv"]) == 0
+    written = f"\ufefftext;p;calibrated\r\nFür;0,25;{low}\r\nWider;1;{high}\r\n;;\r\n"
+    assert Path("de.calibrated.csv").read_bytes() == written.encode()
+    assert main(["apply", "made", "de.csv", "--out", "de.tsv"]) == 0
+    assert Path("de.tsv").read_bytes().startswith(f"text\tp\tcalibrated\nFür\t0,25\t{low}\n".encode())
+    Path("en.csv").write_text('text,p\n"A, b",0.25\n')
+    assert main(["apply", "made", "en.csv"]) == 0
+    assert Path("en.calibrated.csv").read_text() == f'text,p,calibrated\n"A, b",0.25,{low.replace(",", ".")}\n'
 
 
 @pytest.mark.parametrize(
@@ -405,6 +421,8 @@ def test_cells_that_are_lists_hold_several_rows(here, capsys):
         ("calibrate labelled.csv --label nothing --confidence p_true", 1, "no row has a label in the column 'nothing'"),
         ("calibrate labelled.csv --promise_by rarity", 2, "--promise_by needs --keep_factual"),
         ("calibrate labelled.csv --keep_factual 1", 1, "--keep_factual is 1"),
+        ("calibrate labelled.csv --keep_factual x", 2, "--keep_factual is x, expected a number, or a list such as"),
+        ("calibrate labelled.csv --keep_factual [0.9,]", 2, "--keep_factual is [0.9,], expected a number, or a list"),
         ("calibrate labelled.csv --share 0.5", 1, "--share is 0.5, which only --promise share takes"),
         (
             "calibrate labelled.csv --keep_factual 0.8 --share 0.5",

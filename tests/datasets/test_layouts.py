@@ -530,7 +530,8 @@ def test_lovec_s_own_rows_and_others_do_not_mix(tmp_path):
         ("x.csv", b"question,question\na,b\n", "x.csv:1: two columns have the name 'question'"),
         ("x.csv", b"question,answer\nWho?\n", "x.csv:2: has 1 cells, expected 2 as in the first line"),
         ("x.csv", b'question,answer\n"Who?,A.\n', "not a table in UTF-8 (unexpected end of data)"),
-        ("x.csv", b"question\nWho\xff?\n", "not a table in UTF-8 (invalid start byte)"),
+        ("x.csv", b"question\nWho\xff?\n", "x.csv:2: not a table in UTF-8 (invalid start byte); convert it, as with "),
+        ("x.csv", b"question\n" + b"Who?\n" * 9999 + b"Caf\xe9?\n", "x.csv:10001: not a table in UTF-8 (invalid cont"),
         ("x.csv", b"question,answer,sentences\nWho?,A.,no list\n", "'sentences' is \"no list\", expected a list"),
         ("x.json", b"[%b, %b]" % (PASSAGE, PASSAGE), "x.json:2: id 'wikibio-7' is already that of an earlier row"),
         ("x.jsonl", b'{"id": 1, "question": "a"}\n{"id": 1, "question": "b"}', "id '1' is already that of line 1"),
@@ -542,6 +543,21 @@ def test_odd_files_are_one_line(tmp_path, name, data, said):
     with pytest.raises(LovecError) as caught:
         list(read_any(path))
     assert said in str(caught.value) and name in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ('confidence;label;"note, with, many, commas"\n0,5;1;x\n', ["confidence", "label", "note, with, many, commas"]),
+        ('"a, ""b, c""";b\n1;2\n', ['a, "b, c"', "b"]),
+        ('"a,\nb,c";d\n1;2\n', ["a,\nb,c", "d"]),
+        ('5",b,"c;d;e;f"\n1,2,3\n', ['5"', "b", "c;d;e;f"]),
+    ],
+)
+def test_a_separator_in_quotes_is_part_of_a_name(tmp_path, text, names):
+    (tmp_path / "x.csv").write_text(text)
+    [(_, row)] = read_rows(tmp_path / "x.csv")
+    assert list(row) == names
 
 
 def test_cells_that_json_cannot_hold_stay_text_and_an_empty_list_is_no_record(tmp_path):

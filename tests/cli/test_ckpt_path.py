@@ -204,7 +204,7 @@ def test_the_folder_of_a_run_may_be_in_the_home_folder(
     assert main([*words, "--trainer.max_steps", "2"]) == 0
     assert Path(last_of(tmp_path / "x")).is_file() and not Path("~").exists()
     assert main([*words, "--trainer.max_steps", "3", "--ckpt_path", "auto"]) == 0
-    assert f"--ckpt_path auto is {last_of(tmp_path / 'x')}, step 2" in said(caplog)
+    assert f"--ckpt_path auto is {tmp_path / 'x' / 'logs'}" in said(caplog)
 
 
 def test_auto_is_the_last_one_or_none(run: Path, tmp_path: Path, caplog: Any) -> None:

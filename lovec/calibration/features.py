@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 import torch
 
-from lovec.calibration.numbers import resolved
+from lovec.calibration.numbers import resolved_number
 from lovec.metrics.functional import entropy
 from lovec.metrics.records import confidence_of
 from lovec.types import LovecError, Sentence
@@ -79,8 +79,8 @@ def feature_row(sentence: Sentence, names: Sequence[str]) -> list[float] | None:
         value = FEATURES[name](sentence)
         if value is None or not math.isfinite(value):
             return None
-        row.append(value)
-    return resolved(row).tolist()
+        row.append(resolved_number(value))
+    return row
 
 
 def check_names(names: Sequence[str]) -> None:

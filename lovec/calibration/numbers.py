@@ -8,7 +8,9 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from lovec.calibration.logistic import Array
-from lovec.metrics.functional import exact_values
+from lovec.metrics.functional import MOST_DIGITS, exact_values
+
+_SINGLE = np.finfo(np.float32)
 
 
 def resolved(values: ArrayLike) -> Array:
@@ -25,9 +27,18 @@ def resolved(values: ArrayLike) -> Array:
         The same shape; NaN where a number is NaN.
     """
     given = as_numbers(values)
-    size, single = np.abs(given), np.finfo(np.float32)
+    size = np.abs(given)
     known = exact_values(torch.tensor(given).float()).numpy()
-    return np.where((size >= single.tiny) & (size <= single.max), known, given)
+    return np.where((size >= _SINGLE.tiny) & (size <= _SINGLE.max), known, given)
+
+
+def resolved_number(value: float) -> float:
+    """Return what ``resolved`` returns of one number, sooner."""
+    if not _SINGLE.tiny <= abs(value) <= _SINGLE.max:
+        return value
+    stored = np.float32(value)
+    decimals = (round(float(stored) * 10**digits) / 10**digits for digits in range(MOST_DIGITS + 1))
+    return next((decimal for decimal in decimals if np.float32(decimal) == stored), float(stored))
 
 
 def as_numbers(values: ArrayLike) -> Array:

@@ -35,7 +35,8 @@ LOG_CLIP = 0.01
 F1_K = 64
 """Number of supported facts that F1@K asks for, unless told otherwise: the lower of those that its authors report."""
 
-_MOST_DIGITS = 6  # of the decimals that numbers of less than double precision are read as
+MOST_DIGITS = 6
+"""The most digits of the decimals that numbers of less than double precision are read as."""
 _EDGE = 1e-6  # keeps 0.7, which float32 stores as 0.69999999, in bin 7
 
 
@@ -88,7 +89,7 @@ def exact_values(values: Tensor) -> Tensor:
     if not values.is_floating_point() or values.dtype == torch.float64:
         return stored
     exact = stored
-    for digits in reversed(range(_MOST_DIGITS + 1)):  # fewer digits overwrite more
+    for digits in reversed(range(MOST_DIGITS + 1)):  # fewer digits overwrite more
         decimal = (stored * 10**digits).round() / 10**digits
         exact = decimal.where(decimal.to(values.dtype) == values, exact)
     return exact

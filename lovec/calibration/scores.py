@@ -362,9 +362,8 @@ class ScoreCalibration(FittedMap):
     def _scores_at(self, thresholds: ArrayLike) -> Array:
         """Return the scores of the only column, higher for surer, that thresholds [T] are at: [T]."""
         [column] = self.columns
-        if column.ranks is None:
-            return np.asarray(thresholds)
-        return np.asarray(np.interp(thresholds, column.ranks.shares, column.ranks.scores))
+        at = np.asarray(thresholds, dtype=np.float64)
+        return at if column.ranks is None else np.asarray(np.interp(at, column.ranks.shares, column.ranks.scores))
 
     def _directed(self, scores: Sequence[ArrayLike | Mapping[str, ArrayLike]]) -> Array:
         names = [column.key for column in self.columns]

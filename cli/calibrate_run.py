@@ -262,7 +262,7 @@ def _from_verdicts(settings: CalibrateSettings, adapter: Path, provenance: Prove
 
     made: dict[str, Calibration] = {}
     left: list[str] = []
-    fits: dict[str, tuple[Fitted, list[str]]] = {}
+    fits: dict[Mode, tuple[Fitted, list[str]]] = {}
     verdicts = _verdicts(str(settings.feedback), provenance)
     digest = weights_digest(adapter)
     with locked(adapter, folder=True), heartbeat("calibrate"):

@@ -211,7 +211,7 @@ async function request(mode, question, text, evidence) {
   if (!response.ok) throw await refusal(response);
   for await (const item of events(response)) {
     const said = mode === "text" ? item : item.choices[0].delta;
-    for (const entry of said.confidence || []) addSentence(entry, said.content.match(/^\s*/)[0]);
+    for (const { index, ...entry } of said.confidence || []) addSentence(entry, said.content.match(/^\s*/)[0]);
     if (said.question) $("asked").textContent = visible((shown.question = said.question));
     const problems = (said.problems || []).filter((problem) => !/^sentence \d+:/.test(problem)); // shown with it
     if (problems.length) say(visible(problems.join("; ")));

@@ -22,6 +22,7 @@ from lovec.calibration.conformal import (
     retention,
     risk_threshold,
 )
+from lovec.calibration.numbers import resolved_number
 from lovec.metrics.records import confidence_of
 from lovec.types import LovecError, Record, Sentence
 
@@ -247,7 +248,7 @@ def test_thresholds_are_on_what_no_label_has_touched():
     records, promised = answers(40), [Promised(0.2), Promised(0.1, "errors"), Promised(0.2, "share", 0.6)]
     options = {"adapter": "a", "base": "b", "mode": "iterative", "promised": promised, "draws": 1}
     made, _ = calibrate(records, **options, maps=("isotonic",))
-    readouts, _ = passages_of(records, lambda s: confidence_of(s, "mean"))
+    readouts, _ = passages_of(records, lambda s: resolved_number(confidence_of(s, "mean")))
     assert made.guarantees == tuple(guarantee(readouts, *one) for one in promised)
     assert made.keeps(made_sentence := records[0].sentences[0], made.guarantees[1]) == (
         confidence_of(made_sentence, "mean") > made.guarantees[1].threshold

@@ -102,7 +102,7 @@ def test_several_columns_are_better_than_each():
     both, fitted = quick(scores, truth, groups, uncertainty=["u"], promised=KEEP)
     assert fitted.sentences < len(truth) == 2 * fitted.sentences  # the other half is for the thresholds
     assert both.guarantees[0].sentences == fitted.sentences
-    alone = [quick({name: scores[name]}, truth, groups, uncertainty=["u"])[1] for name in scores]
+    alone = [quick({name: scores[name]}, truth, groups, uncertainty={name} & {"u"})[1] for name in scores]
     briers = [
         min(c.brier for c in fit.candidates) for fit in (quick(scores, truth, groups, uncertainty=["u"])[1], *alone)
     ]

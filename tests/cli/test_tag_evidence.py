@@ -191,7 +191,7 @@ def expected(session: Session, asked: Record) -> Record:
     (known,) = IterativeTagger(session.engine, session.encoder, "mean").tag([replace(written, evidence=())])
     pairs = zip(known.sentences, written.sentences, strict=True)
     sentences = [replace(k, by_source=w.confidence) for k, w in pairs]
-    if not written.meta["finished"] and written.meta["problems"][-1].endswith(UNTAGGED):
+    if not written.meta["finished"] and "".join(written.meta["problems"][-1:]).endswith(UNTAGGED):
         sentences[-1] = written.sentences[-1]  # the beginning of one that the limit has cut
     return replace(written, sentences=tuple(sentences))
 

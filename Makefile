@@ -67,7 +67,7 @@ test-gpu:  ## tests that need a CUDA device, then bench-gpu; GPU_PYTHON says whi
 	exit $$status
 
 test-device: $(READY)  ## the same on a device that computes on the CPU and refuses its tensors, as CUDA does; needs a C++ compiler
-	$(OFFLINE) LOVEC_TEST_DEVICE=npu PYTHONPATH=tests/helpers $(VENV)/bin/python -m pytest -p otherdevice -m "gpu and not slow" $(ARGS)
+	$(OFFLINE) LOVEC_TEST_DEVICE=npu PYTHONPATH=tests/helpers $(VENV)/bin/python -m pytest -p otherdevice -m "gpu and not slow" tests/test_gpu.py tests/test_other_device.py $(ARGS)
 
 test-vllm: $(VLLM_ENV)  ## engines, oracle and server on a real vLLM; VLLM_PYTHON names the python of an environment that has it
 	$(OFFLINE) VLLM_PYTHON=$(VLLM_PYTHON) $(VLLM_PYTHON) -m pytest -v -m vllm $(ARGS)

@@ -170,7 +170,7 @@ class Benchmark:
             words = ["fit", *self._recipe(seed, run), *self.common(seed, training=True)]
             words += ["--trainer.default_root_dir", str(folder), "--trainer.limit_val_batches", "0"]
             words += ["--ckpt_path", "auto"]
-            resumed = any(folder.glob("logs/*/checkpoints/*.ckpt"))
+            resumed = any(folder.rglob("*.ckpt"))  # also one that a signal has left
             about = provenance() | {"settings": self.settings["methods"].get(run, {})}
             spent = run_lovec(words, folder / "fit.log", self._name(seed, run, "fits"))
             note = {**about, "fit": spent | ({"resumed": True} if resumed else {})}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -35,8 +35,9 @@ _BEGINNINGS = ("questions", "answers", "labelled", "data")
 _PAID = ("OpenAIOracle", "OpenAIWriter")
 """Oracles and writers that cost money."""
 
-_ON_RAY = ("answers", "label")
-"""Stages that --on ray spreads over a cluster; the others take less than reading and writing their records."""
+_ASKING = ("answers", "label")
+"""Stages that ask a model, a writer or an oracle. They are what --on ray spreads over a cluster; the others take less
+than reading and writing their records."""
 
 _SPLITS = "splits"
 """The last stage: it reads ``labelled.jsonl``, and writes three files and the recipe."""
@@ -140,11 +141,12 @@ class LabelCommand:
     def run(self) -> None:
         """Run the stages.
 
-        With --yes nobody is asked about costs when calls begin, so what they lack is said before anything is run.
+        With --yes nobody is asked about costs when calls begin, so what they lack is said before anything is run. Where
+        a server is asked first, it is said as soon as there are calls: replies in the cache need no key.
         """
-        for word in self.stages if self.options.yes else ():
-            if word != _SPLITS and (self.options.redo or not labelling.is_finished(STAGES[word][1], self.out)):
-                check_ready(self._asked(word))
+        asking = [word for word in self.stages if word in _ASKING and self._is_due(word)]
+        if self.options.yes and asking and not hasattr(self._asked(asking[0]), "estimate"):
+            self._check_ready(asking)
         if self.begin is not None and self.source is not None:
             self._run_stage(self.begin, Stage(self.begin, labelling.copy_records, {}, 1024), self.source)
         for word in self.stages:
@@ -318,9 +320,18 @@ class LabelCommand:
         """Return what a stage asks: a writer, an oracle, or None."""
         return {"answers": self.writer, "label": self.oracle}.get(word)
 
+    def _is_due(self, word: str) -> bool:
+        """Return whether a stage will be run, and not found finished."""
+        return bool(self.options.redo) or not labelling.is_finished(STAGES[word][1], self.out)
+
+    def _check_ready(self, words: Iterable[str]) -> None:
+        """Refuse writers and oracles of stages that lack what they need, such as a key."""
+        for word in words:
+            check_ready(self._asked(word))
+
     def _spreads(self, word: str) -> bool:
         """Return whether a stage is computed on a cluster. What costs money has one account, in this process."""
-        return self.ray.on is not None and word in _ON_RAY and not hasattr(self._asked(word), "estimate")
+        return self.ray.on is not None and word in _ASKING and not hasattr(self._asked(word), "estimate")
 
     # The stages. Their work is prepared at the first chunk: a finished stage loads no model and asks for no money.
 
@@ -401,6 +412,9 @@ class LabelCommand:
         else:
             note(f"{stage}: {estimate}")
         confirm_calls(estimate.calls, self.options.yes)
+        if estimate.calls and self.options.yes:
+            later = self.stages[self.stages.index(stage) :]
+            self._check_ready(word for word in later if word in _ASKING and self._is_due(word))
         if batch:
             asked.prefetch(rest, *how, notify=lambda line: note(f"{stage}: {line}"))
 

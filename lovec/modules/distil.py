@@ -59,6 +59,12 @@ class Distil(ScoreModule):
         self.own_share = own_share
         self._estimates: dict[str, tuple[float, ...]] = {}
 
+    def setup(self, stage: str) -> None:
+        """Refuse a teacher that lacks what it needs, unless a checkpoint brings its estimates."""
+        super().setup(stage)
+        if stage == "fit" and self.trainer.ckpt_path is None:
+            self.teacher.check_ready(self._oracle)
+
     def on_fit_start(self) -> None:
         """Let the teacher estimate all training answers, unless a checkpoint has brought its estimates."""
         super().on_fit_start()
@@ -95,10 +101,6 @@ class Distil(ScoreModule):
         """Take the estimates of the run that goes on."""
         super().on_load_checkpoint(checkpoint)
         self._estimates = {str(name): tuple(values) for name, values in checkpoint.get(_ESTIMATES, {}).items()}
-
-    def asks_oracle(self, stage: str) -> bool:
-        """Return whether a stage asks the oracle; any teacher may, such as `OracleTeacher`."""
-        return super().asks_oracle(stage) or stage == "fit"
 
     @property
     def teacher_resources(self) -> TeacherResources:

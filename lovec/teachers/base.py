@@ -82,6 +82,16 @@ class Teacher(ABC):
         Every process of a run gets all records and must return all estimates.
         """
 
+    def check_ready(self, oracle: Oracle | None) -> None:  # noqa: B027 -- most teachers lack nothing
+        """Refuse a teacher that lacks what it needs, before a model is loaded for it; here nothing can be missing.
+
+        Args:
+            oracle: that of the run; None where there is none.
+
+        Raises:
+            LovecError: the teacher cannot be used.
+        """
+
 
 class StoredTeacher(Teacher):
     """A teacher whose estimates take time, and are therefore kept in a file.

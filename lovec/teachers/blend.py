@@ -14,7 +14,7 @@ from lovec.calibration import Isotonic
 from lovec.calibration.logistic import Array, fit_logistic, softened
 from lovec.core.settings import CountFromTwo, Positive, Seed, checked
 from lovec.teachers.base import Estimates, Teacher, TeacherResources
-from lovec.types import LovecError, Record, comparable
+from lovec.types import LovecError, Oracle, Record, comparable
 
 _CLIP = 0.01
 
@@ -94,6 +94,11 @@ class Blend(Teacher):
         self.strength = strength
         self.alike = alike
         self.seed = seed
+
+    def check_ready(self, oracle: Oracle | None) -> None:
+        """Refuse a blend of which a teacher lacks what it needs."""
+        for teacher in self.teachers:
+            teacher.check_ready(oracle)
 
     def estimates(self, records: Sequence[Record], resources: TeacherResources) -> Estimates:
         """Return the blended estimates.

@@ -12,7 +12,7 @@ from lovec.core.notices import counted, listed
 from lovec.core.settings import checked
 from lovec.taggers import IterativeTagger
 from lovec.teachers.base import Estimates, StoredTeacher, TeacherResources, plain_settings
-from lovec.types import LovecError, Oracle, Record, checked_ratings
+from lovec.types import LovecError, Oracle, Record, check_ready, checked_ratings
 
 Comparison: TypeAlias = Literal["samples", "answers"]
 """What a teacher compares an answer with: newly sampled answers, or the other training answers to its question."""
@@ -97,6 +97,10 @@ class BaselineTeacher(StoredTeacher):
         """Return the baseline's adapter; None for the bare base model."""
         return self.baseline.adapter
 
+    def check_ready(self, oracle: Oracle | None) -> None:
+        """Refuse a baseline that lacks what it needs, such as a key of its judge."""
+        self.baseline.check_ready()
+
     def estimates(self, records: Sequence[Record], resources: TeacherResources) -> Estimates:
         """Return the estimates of records, as every teacher that keeps them.
 
@@ -159,6 +163,10 @@ class OracleTeacher(StoredTeacher):
         """The fingerprint of the oracle, or what it was made with."""
         return self._settings
 
+    def check_ready(self, oracle: Oracle | None) -> None:
+        """Refuse a run without an oracle, and an oracle that lacks what it needs, such as a key."""
+        check_ready(self._asked(oracle))
+
     def lasting(self, resources: TeacherResources) -> bool:
         """Return whether the oracle could rate all that it was asked; what failed is asked again by the next run."""
         return not getattr(self.oracle or resources.oracle, "failures", None)
@@ -169,8 +177,12 @@ class OracleTeacher(StoredTeacher):
         Raises:
             LovecError: there is no oracle, or it returned something other than ratings.
         """
-        if (oracle := self.oracle or resources.oracle) is None:
+        return checked_ratings(self._asked(resources.oracle), records)
+
+    def _asked(self, oracle: Oracle | None) -> Oracle:
+        """Return the teacher's own oracle, or else that of the run."""
+        if (asked := self.oracle or oracle) is None:
             raise LovecError(
                 "the teacher OracleTeacher has no oracle, and the data come without one; give it one by class path"
             )
-        return checked_ratings(oracle, records)
+        return asked

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from tinyrun import Rows, module, trainer
 
-from lovec.baselines import LUQ, ClaimConditioned, NLIJudge
+from lovec.baselines import LUQ, ClaimConditioned, NLIJudge, SentenceLikelihood
 from lovec.callbacks import Probe
-from lovec.modules import GRPO, SFT, EvaluationConfig, PTrueTuned
+from lovec.modules import GRPO, SFT, Distil, EvaluationConfig, PTrueTuned
 from lovec.oracles import OpenAIOracle
+from lovec.teachers import BaselineTeacher, Blend, OracleTeacher, PolicyMean, Teacher
 from lovec.types import LovecError
 
 NO_KEY = r"^\$OPENAI_API_KEY is not set"
@@ -63,3 +64,26 @@ def test_a_judge_that_is_not_there_is_refused_before_the_model_is_looked_for(bas
         run("test", tmp_path, baselines=baselines)
     with pytest.raises(LovecError, match=MISSING):
         run("validate", tmp_path, baselines=baselines)
+
+
+@pytest.mark.parametrize(
+    ("teacher", "why"),
+    [
+        (PolicyMean(), MISSING),
+        (Blend([PolicyMean(), BaselineTeacher(SentenceLikelihood())]), MISSING),
+        (OracleTeacher(), NO_KEY),
+        (Blend([PolicyMean(), OracleTeacher(OpenAIOracle("gpt"))]), NO_KEY),
+        (BaselineTeacher(LUQ(judge=NLIJudge("nli-nowhere"))), "cannot load the NLI model 'nli-nowhere'"),
+    ],
+)
+def test_a_teacher_is_refused_for_what_it_lacks_itself(teacher: Teacher, why: str, tmp_path: Path) -> None:
+    evaluation = EvaluationConfig(modes=["iterative"], max_new_tokens=8)
+    trained = module(Distil, MISSING, teacher=teacher, evaluation=evaluation, oracle=OpenAIOracle("gpt"))
+    with pytest.raises(LovecError, match=why):
+        trainer(tmp_path, max_epochs=1).fit(trained, Rows())
+
+
+def test_a_teacher_that_asks_an_oracle_is_refused_where_there_is_none(tmp_path: Path) -> None:
+    trained = module(Distil, MISSING, teacher=OracleTeacher(), evaluation=EvaluationConfig(modes=["iterative"]))
+    with pytest.raises(LovecError, match="OracleTeacher has no oracle"):
+        trainer(tmp_path, max_epochs=1).fit(trained, Rows())

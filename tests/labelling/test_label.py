@@ -28,8 +28,9 @@ from lovec.datasets.world.text import FORMS, draw_sentence, set_form
 from lovec.labelling import Answer, AnswerStep, LabelStep, Outcome, Stage, run_stage, stage_file
 from lovec.labelling.data_sets import _identity, data_sets, open_data_set
 from lovec.metrics.results import read_results
-from lovec.oracles import LabelFile
+from lovec.oracles import LabelFile, OpenAIOracle
 from lovec.oracles.cache import ReplyCache
+from lovec.oracles.chat import ChatReply
 from lovec.types import LovecError, Record, Sampling, Sentence, to_rating
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -638,6 +639,38 @@ def test_a_judge_without_its_key_is_refused_before_answers_are_written(here, cap
     # Nor before the costs are known and somebody has said yes to them.
     words = ["--answers", "mine.jsonl", *SPLIT, *paid, "--out", "other"]
     assert "give --yes" in error_line(capsys, *words) and Path("other/sentences.jsonl").exists()
+
+
+def test_replies_of_the_cache_need_no_key_with_yes(here, capsys, monkeypatch):
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    write_records("mine.jsonl", answers(3))
+    paid = ["--oracle", "OpenAIOracle", "--oracle.model", "gpt", "--oracle.cache", "replies"]
+    words = ["--answers", "mine.jsonl", *SPLIT, *paid, "--yes", "--out"]
+    assert "$OPENAI_API_KEY is not set" in error_line(capsys, *words, "out")
+    oracle = OpenAIOracle("gpt", cache="replies")
+    with ReplyCache(oracle.cache) as cache:
+        for record in read_records("out/sentences.jsonl"):
+            text = "\n\n".join("**Analysis:** So.\n**Rating:** $7$" for _ in record.sentences)
+            cache.put(oracle.key(oracle._prompt(record), 0), ChatReply(text, "stop"))
+    for folder in ("out", "new"):
+        assert label(*words, folder) == 0
+        assert {s.factuality for record in read_records(f"{folder}/labelled.jsonl") for s in record.sentences} == {0.7}
+    # One more answer is not in the cache; the same answer in a new folder is.
+    write_records("mine.jsonl", answers(4))
+    assert "$OPENAI_API_KEY is not set" in error_line(capsys, *words, "more")
+
+
+def test_an_oracle_without_its_key_is_refused_before_a_writer_is_paid(here, capsys, monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    Path("q.jsonl").write_text('{"question": "Who?"}\n')
+    oracle = ["--oracle", "OpenAIOracle", "--oracle.model", "gpt"]
+    with FaultServer() as server:
+        writer = ["--writer", "OpenAIWriter", "--writer.model", "gpt", "--writer.base_url", server.url]
+        words = ["--questions", "q.jsonl", *writer, "--writer.cache", "replies", *oracle, "--out", "out", "--yes"]
+        assert "$OPENAI_API_KEY is not set" in error_line(capsys, *words)
+        assert server.calls == []
 
 
 def test_a_run_that_did_nothing_shows_no_table(here, capsys):

@@ -7,10 +7,11 @@ The model is SmolLM2-135M-Instruct in float32 (``smollm2``, see docs/install.md)
 eight answers of six sentences about cities, from the rows to the gradient: encoding, drawing the policy's own scores
 for the context (expected reward), forward and backward pass, in one micro-batch. Tagging scores the same 48 sentences
 with exact scores and with first tokens; "reading" is one forward pass over the same texts, with their tags, in one
-batch, with the log-probability of every token; "bare forward passes" run the layers over the same tokens in the
-batches of the tagging, without a cache, scores or output layer. Expected reward with the context of the last epoch
-draws its scores from the distributions of the step before. All sides take turns; given are medians of their
-CPU-seconds, and of the ratios within a round.
+batch, with the log-probability of every token; "bare forward passes" run the layers over the same texts in the
+batches of the tagging, without scores or output layer: once without a cache, so that no token sees an earlier batch,
+and once with transformers' own cache. Expected reward with the context of the last epoch draws its scores from the
+distributions of the step before. All sides take turns; given are medians of their CPU-seconds, and of the ratios
+within a round.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -29,7 +31,9 @@ import torch
 from common import ROOT, publish, read_json, replace_between, versions_text
 from sides import OBJECTIVES, WHOLE, Case, Lovec
 from torch.nn.utils.rnn import pad_sequence
+from transformers import DynamicCache
 
+from lovec.encoding.choices import NO_CHOICES, ChoiceTree
 from lovec.engines import TransformersEngine
 from lovec.engines.kv import CachedRows
 from lovec.models import resolve_model
@@ -64,6 +68,9 @@ STEPS = {
 TAGGING = {"Tagging, exact": "exact", "Tagging, first tokens": "prefix"}
 READING = "Reading"
 BARE = "Bare forward passes"
+CACHED = "Bare forward passes with a cache"
+BARES = (BARE, CACHED)
+READS = (READING, *BARES)
 TARGETS = {
     "Expected reward, first tokens": 1.5,
     "Expected reward, first tokens, context of the last epoch": 1.2,
@@ -117,6 +124,7 @@ def sides(folder: Path) -> dict[str, Callable[[], None]]:
     found[READING] = lambda: _read(policy, batch)
     batches = _batches(lambda: _tag(engine, own, rows))
     found[BARE] = lambda: _forward(policy, batches)
+    found[CACHED] = lambda: _forward(policy, batches, DynamicCache(config=policy.model.config))
     return found
 
 
@@ -136,13 +144,14 @@ def _read(policy: Any, batch: TokenBatch) -> None:
 
 
 def _batches(tag: Callable[[], None]) -> list[torch.Tensor]:
-    """Return the context tokens of every forward pass of a tagging, padded as they are then."""
+    """Return the tokens that every forward pass of a tagging keeps, those that all scores begin with among them."""
     found = []
     extend = CachedRows.extend
 
-    def noting(rows: CachedRows, new: Sequence[Sequence[int]], *tree: Any) -> Any:
-        found.append(pad_sequence([torch.tensor(row, dtype=torch.long) for row in new], batch_first=True))
-        return extend(rows, new, *tree)
+    def noting(rows: CachedRows, new: Sequence[Sequence[int]], tree: ChoiceTree = NO_CHOICES) -> Any:
+        kept = [torch.tensor([*row, *tree.ids[: tree.shared]]) for row in new]
+        found.append(pad_sequence(kept, batch_first=True))
+        return extend(rows, new, tree)
 
     with mock.patch.object(CachedRows, "extend", noting):
         tag()
@@ -150,9 +159,13 @@ def _batches(tag: Callable[[], None]) -> list[torch.Tensor]:
 
 
 @torch.inference_mode()
-def _forward(policy: Any, batches: Sequence[torch.Tensor]) -> None:
+def _forward(policy: Any, batches: Sequence[torch.Tensor], cache: DynamicCache | None = None) -> None:
+    rows = len(batches[0])
     for ids in batches:
-        policy.model.get_decoder()(input_ids=ids, use_cache=False)
+        if cache is not None and len(ids) > rows:  # after the prompt, which is read once
+            cache.batch_repeat_interleave(len(ids) // rows)
+            rows = len(ids)
+        policy.model.get_decoder()(input_ids=ids, past_key_values=cache, use_cache=cache is not None)
 
 
 def measure(rounds: int) -> dict[str, Any]:
@@ -169,8 +182,8 @@ def measure(rounds: int) -> dict[str, Any]:
                     seconds[name].append(time.process_time() - begin)
             print(f"round {number} of {rounds}", flush=True)
     rows = []
-    for name, values in seconds.items():
-        against = "SFT" if name in STEPS else BARE if name in TAGGING else READING
+    for name, against in [*((step, "SFT") for step in STEPS), *product(TAGGING, BARES), *((n, READING) for n in READS)]:
+        values = seconds[name]
         ratios = [value / other for value, other in zip(values, seconds[against], strict=True)]
         rows.append(
             {

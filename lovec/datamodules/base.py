@@ -27,6 +27,9 @@ from lovec.types import DEFAULT_SCALE, LovecError, Oracle, Record, Scale, Unit
 UNLABELLED = "a sentence without a label, or no sentence"
 """Why a record is left out of training, in :attr:`RecordsDataModule.summary`."""
 
+_UNFIT = "cannot be learned from"
+"""Why a module leaves a record out, likewise."""
+
 _SPLITS = {"fit": ("train", "validation"), "validate": ("validation",), "test": ("test",), "predict": ("test",)}
 
 
@@ -111,6 +114,7 @@ class RecordsDataModule(LightningDataModule, CheckedSettings):
         self.summary: dict[str, dict[str, int]] = {}
         self._records: dict[str, Sequence[Record]] = {}
         self._sampled: Sequence[int] | None = None
+        self._read_with: tuple[Scale, TagFormat] | None = None
 
     @property
     def title(self) -> str:
@@ -173,6 +177,12 @@ class RecordsDataModule(LightningDataModule, CheckedSettings):
         """Load the splits that a stage ("fit", "validate", "test" or "predict") needs; a new training starts anew."""
         if stage == "fit" and not getattr(self.trainer, "global_step", 0):  # a checkpoint is read after this
             self.served, self._sampled = 0, None
+            if _UNFIT in self.summary.get("train", ()):  # by an earlier module
+                self._forget("train")
+        if self._read_with != (read_with := (self.scale, self.tags)):
+            for split in [*self._records]:
+                self._forget(split)
+            self._read_with = read_with
         for split in _SPLITS[stage]:
             if split in self._records:
                 continue
@@ -186,6 +196,13 @@ class RecordsDataModule(LightningDataModule, CheckedSettings):
             rank_zero_info(f"{type(self).__name__}: {counted(len(records), f'{split} record')}{left_out}")
         measured = (domain for split in ("validation", "test") for domain in domains_of(self.loaded(split)))
         self.domains = tuple(dict.fromkeys(measured)) or self.domains or (self.title,)
+
+    def _forget(self, split: str) -> None:
+        """Let a split be loaded again."""
+        self._records.pop(split, None)
+        self.summary.pop(split, None)
+        if split == "train":
+            self.__dict__.pop("_training_digest", None)  # it was that of other records
 
     def loaded(self, split: str) -> Sequence[Record]:
         """Return the records of a split that is set up, and none for a split that is not; nothing is read."""
@@ -213,7 +230,7 @@ class RecordsDataModule(LightningDataModule, CheckedSettings):
         records = self._records["train"]
         kept = [number for number, record in enumerate(records) if record.id not in ids]
         self._records["train"] = selected(records, kept)
-        self.summary.setdefault("train", {})["cannot be learned from"] = len(ids)
+        self.summary.setdefault("train", {})[_UNFIT] = len(ids)
         self.__dict__.pop("_training_digest", None)  # it was that of all records
 
     def keep_labelled(self, records: Sequence[Record], split: str) -> list[Record]:

@@ -93,6 +93,11 @@ class FilesDataModule(RecordsDataModule):
         self._read_ahead = found
         return records
 
+    def _forget(self, split: str) -> None:
+        """Let a split be loaded again, and those that were read ahead."""
+        super()._forget(split)
+        self._read_ahead.clear()
+
     def _prepared(self, record: Record, split: str, tags: TagFormat) -> Record | None:
         """Return a record of a file as a split has it, without the confidence tags in its texts; None if it has not."""
         if self.val_path is None and split != "test":

@@ -20,6 +20,7 @@ from lovec.datasets.pairs import with_rejected
 from lovec.datasets.stored import StoredRecords
 from lovec.datasets.world import EmbeddedWorld, WorldSpec
 from lovec.datasets.world.cache import ensure_built
+from lovec.tags import TagFormat
 from lovec.types import DEFAULT_SCALE, Completion, LovecError, Record, Scale, Sentence, to_rating
 
 LEFT_OUT = "a sentence without a label, or no sentence"
@@ -454,6 +455,37 @@ def test_wrong_scores_are_on_the_scale_of_the_module(tmp_path):
     pairs = data.load("train")
     assert list(pairs) == [with_rejected(row, 0, scale) for row in rows]
     assert {score for pair in pairs for score in pair.rejected} == {0, 1, 2}
+
+
+class Pairs(Numbers):
+    """The same with wrong scores."""
+
+    def load(self, split):
+        return self.training_pairs(super().load(split))
+
+
+@pytest.mark.parametrize("name", ["pairs", "file"])
+def test_another_module_gets_records_of_its_own(tmp_path, name):
+    path = tmp_path / "labelled.jsonl"
+    write_records(path, [labelled(f"r{i}", 0.2, 0.4) for i in range(40)])
+    data = Pairs(35) if name == "pairs" else Preferences(str(path))
+    for scale in (DEFAULT_SCALE, Scale(("no", "perhaps", "yes")), DEFAULT_SCALE):
+        module = SimpleNamespace(scale=scale, tags=TagFormat(scale=scale))
+        data.trainer = SimpleNamespace(lightning_module=module)
+        data.setup("fit")
+        pairs = data.loaded("train")
+        assert list(pairs) == [with_rejected(replace(pair, rejected=None), 0, scale) for pair in pairs]
+        assert len(pairs) + len(data.loaded("validation")) == 40
+
+
+def test_what_a_module_could_not_learn_from_is_there_for_the_next_one(tmp_path):
+    data = Numbers(11)
+    for _ in range(2):
+        data.setup("fit")
+        assert len(data.loaded("train")) == 11 and data.summary["train"] == {"records": 11}
+        first = data.fingerprint()
+        data.leave_out({data.loaded("train")[0].id})
+        assert len(data.loaded("train")) == 10 and data.fingerprint() != first
 
 
 @pytest.mark.parametrize("name", ["Demonstrations", "Preferences", "FActScore", "HaluEval", "World"])

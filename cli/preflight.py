@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ def check_words(command: str, words: Sequence[str]) -> None:
         words: the command line after it.
 
     Raises:
-        UsageError: there is no such recipe, option or class.
+        UsageError: there is no such recipe, option or class, or an option has no value.
         LovecError: there is no such adapter, model, checkpoint or file.
     """
     words = with_underscores(words)
@@ -71,6 +72,8 @@ def check_words(command: str, words: Sequence[str]) -> None:
     if command in _TRAINER:
         settings = Settings(command, words)
         settings.check_names()
+        if command in TRAINING:
+            _check_values(words)
         settings.check_inputs()
     elif (adapter := value_of(words, "--adapter")) and HubName.parse(adapter) is None:
         check_adapter_folder(adapter_folder(adapter))
@@ -82,6 +85,13 @@ def check_words(command: str, words: Sequence[str]) -> None:
         check_model(model)
     for name in _FILES:
         _check_file(value_of(words, f"--{name}"))
+
+
+def _check_values(words: Sequence[str]) -> None:
+    """Refuse an option without a value, for which the parser would blame the recipe that sets the class around it."""
+    for word, after in pairwise([*words, "--"]):
+        if word.startswith("--") and "=" not in word and after.startswith("--"):
+            raise UsageError(f"{word} needs a value; of a switch, such as {word} true")
 
 
 def check_data(words: Sequence[str]) -> None:

@@ -425,10 +425,10 @@ def _end(cli: TrainingCLI, words: Sequence[str], seconds: float) -> None:
 def _test_command(cli: TrainingCLI, words: Sequence[str]) -> str:
     """Return the command that tests what was trained: the same words, or else the recipe that the run has written."""
     kept = without(words, "--ckpt_path", "--ckpt_despite")  # the checkpoint that it went on from is older
-    if {with_underscores([word])[0].partition("=")[0] for word in kept} & {"--config", "-c"}:
-        return shlex.join(["lovec", "test", *kept])
-    recipe = Path(_log_dir(cli), "config.yaml")
-    return shlex.join(["lovec", "test", "--config", str(recipe)])
+    if not {with_underscores([word])[0].partition("=")[0] for word in kept} & {"--config", "-c"}:
+        kept = ["--config", str(Path(_log_dir(cli), "config.yaml"))]
+    lacking = getattr(cli.datamodule, "test_path", "") is None
+    return shlex.join(["lovec", "test", *kept, *(["--data.test_path", "FILE.jsonl"] if lacking else [])])
 
 
 def execute(command: str, words: Sequence[str], verbose: bool = True) -> TrainingCLI:

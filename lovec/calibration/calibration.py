@@ -69,6 +69,13 @@ class Promised(NamedTuple):
         return cls(found.alpha, found.kind, found.share)
 
 
+def _asked_for(found: Guarantee) -> str:
+    """Return the options of ``lovec calibrate`` that ask for what a guarantee promises, beside the probability."""
+    words = "" if found.kind == "all-true" else f" --promise {found.kind}"
+    words += f" --share {found.share:g}" if found.kind == "share" else ""
+    return words + ("" if found.true_from == TRUE_FROM else f" --true_from {found.true_from:g}")
+
+
 @dataclass(frozen=True, slots=True)
 class FittedOn(PlainObject):
     """What a calibration was fitted on.
@@ -143,10 +150,15 @@ class FittedMap(PlainObject):
             f"{found.keep_factual:g}" + ("" if found.kind == "all-true" else f" ({found.kind})")
             for found in self.guarantees
         )
-        levels = [f"{level:g}" for level in (*(found.keep_factual for found in self.guarantees), keep_factual)]
+        alike = [found for found in self.guarantees if _asked_for(found) == _asked_for(self.guarantees[0])]
+        which = "with it" if not alike else "with all of them"
+        if len(alike) < len(self.guarantees):
+            which = "with those that promise the same as the first"
+        levels = [f"{level:g}" for level in (*(found.keep_factual for found in alike), keep_factual)]
+        promise = _asked_for(alike[0]) if alike else ""
         raise LovecError(
             f"there is no threshold for --keep_factual {keep_factual:g}, only for {there or 'none'}; calibrate again "
-            f"{'with all of them' if there else 'with it'}: `lovec calibrate {self._again([*dict.fromkeys(levels)])}`"
+            f"{which}: `lovec calibrate {self._again([*dict.fromkeys(levels)])}{promise}`"
         )
 
     def _again(self, levels: Sequence[str]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shlex
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -258,7 +259,8 @@ class ScoreCalibration(FittedMap):
         return np.asarray(ranks > np.array(limits))
 
     def _again(self, levels: Sequence[str]) -> str:
-        return f"FILE {' '.join(f'--keep_factual {level}' for level in levels)} --redo"
+        by = f" --promise_by {shlex.quote(self.by)}" if self.by else ""
+        return f"FILE {' '.join(f'--keep_factual {level}' for level in levels)} --redo{by}"
 
     def thresholds_by_kind(self, keep_factual: float) -> dict[str, Guarantee]:
         """Return the guarantee for each kind of rows, by the kind: what ``threshold`` promises, for each of them.

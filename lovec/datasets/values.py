@@ -48,6 +48,7 @@ _NOTHING = frozenset(
 )
 _NUMBER = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(%?)")
 _DECIMAL_COMMA = re.compile(r"[-+]?(?:0,\d+|\d+,(?!\d{3}\b)\d+)\s*%?")  # 1,234 may be a thousand
+_AMBIGUOUS = re.compile(r"[-+]?[1-9]\d*,\d{3}")
 _OTHER = re.compile(r"[^0-9a-z]+")
 
 
@@ -251,4 +252,6 @@ def _number(value: Any, what: str) -> float | None:
         elif plain_name(value) in _NOTHING or _is_blank(value):
             return None
     expected = "a number" if what == "confidence" else "a number, true or false, or a word such as supported"
+    if isinstance(value, str) and _AMBIGUOUS.fullmatch(text := value.strip()):
+        expected += f"; this may be {text.replace(',', '')} or {text.replace(',', '.')}: write it without a comma"
     raise LovecError(f"{what} is {short_json(value)}, expected {expected}")

@@ -44,7 +44,7 @@ class PolicyConfig:
             It also becomes the reference.
         lora_r: rank of a fresh adapter.
         lora_alpha: LoRA scale of a fresh adapter (the update is multiplied by alpha / r).
-        lora_dropout: dropout on the adapter's input; objectives other than SFT force it to 0.
+        lora_dropout: dropout on the adapter's input; only SFT, SFT-regression and p(true) have it.
         target_modules: linear layers that get a fresh adapter; a fused layer stands for all of its parts.
         dtype: precision of the frozen base (float32 or bfloat16); the adapter stays in float32.
         quantization: nf4 keeps the linear layers of the base in 4 bits and computes in ``dtype`` (extra ``quant``);

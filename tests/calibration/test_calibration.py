@@ -117,7 +117,14 @@ def test_thresholds_are_found_by_their_probability(made):
         made.threshold(0.95)
     assert str(error.value) == (
         "there is no threshold for --keep_factual 0.95, only for 0.9, 0.8, 0.7 (share); calibrate again with "
-        "all of them: `lovec calibrate RUN --keep_factual '[0.9,0.8,0.7,0.95]'`"
+        "those that promise the same as the first: `lovec calibrate RUN --keep_factual '[0.9,0.8,0.95]'`"
+    )
+    shared = replace(made, guarantees=made.guarantees[2:])
+    with pytest.raises(LovecError) as error:
+        shared.threshold(0.95)
+    assert str(error.value).endswith(
+        "only for 0.7 (share); calibrate again with all of them: "
+        f"`lovec calibrate RUN --keep_factual '[0.7,0.95]' --promise share --share {shared.guarantees[0].share:g}`"
     )
     with pytest.raises(LovecError, match="only for none"):
         replace(made, guarantees=()).threshold(0.9)

@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import re
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -167,6 +168,23 @@ def test_promises_for_each_kind_by_itself(here, capsys):
     assert [row["kept"] == "true" for row in table("new.calibrated.csv")] == kept.tolist() and not kept[-1]
     assert main(["score", "new.csv", "--calibration", "labelled.calibration", "--draws", "0"]) == 0
     assert "rarity rare, --keep_factual 0.7: nothing false is kept in" in capsys.readouterr().out
+
+
+def test_a_missing_threshold_is_computed_with_the_promise_that_is_there(here, capsys):
+    write("labelled.csv", made_rows(100))
+    promise = ["--promise", "share", "--share", "0.6", "--true_from", "0.4", "--promise_by", "rarity"]
+    fitted("labelled.csv", "--keep_factual", "0.6", *promise)
+    code, said = error_of(capsys, "apply", "labelled.calibration", "labelled.csv", "--keep_factual", "0.7")
+    assert code == 1
+    again = shlex.split(said.split("`")[1].replace("FILE", "labelled.csv"))[2:]
+    fitted(*again)
+    guarantees = lovec.load_calibration("labelled.calibration").guarantees
+    assert [(found.keep_factual, found.kind, found.share, found.true_from) for found in guarantees] == [
+        (0.6, "share", 0.6, 0.4),
+        (0.7, "share", 0.6, 0.4),
+    ]
+    assert main(["apply", "labelled.calibration", "labelled.csv", "--keep_factual", "0.7"]) == 0
+    assert "promised for each rarity by itself: " in capsys.readouterr().err
 
 
 def test_new_rows_without_their_kinds_are_refused_where_promises_are_by_kind(here, capsys):

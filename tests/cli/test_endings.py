@@ -17,14 +17,15 @@ from lovec.datasets.jsonl import write_records
 NOISE = ("TPU", "FLOPs", "v_num", "Epoch", "Seed set", "Trainer.fit", "estimate number", "Loading weights")
 
 
-def test_a_training_and_its_test_end_with_what_to_run_next(here, capsys, tmp_path_factory) -> None:
+@pytest.mark.parametrize("test_path", ["rows.jsonl", None])
+def test_a_training_and_its_test_end_with_what_to_run_next(here, capsys, tmp_path_factory, test_path) -> None:
     write_records("rows.jsonl", records(12))
     Path("own.yaml").write_text(yaml.safe_dump({
         "trainer": {"accelerator": "cpu", "default_root_dir": "runs/own", "limit_val_batches": 0},
         "model": {"init_args": {"policy": {"model": tiny(tmp_path_factory.getbasetemp())},
                                 "evaluation": {"modes": ["iterative"]}}},
         "data": {"class_path": "Demonstrations",
-                 "init_args": {"path": "rows.jsonl", "test_path": "rows.jsonl", "batch_size": 4}},
+                 "init_args": {"path": "rows.jsonl", "test_path": test_path, "batch_size": 4}},
     }))  # fmt: skip
     words = ["fit", "--config", "sft.yaml", "--config", "own.yaml", "--trainer.limit_train_batches", "1"]
     assert main(words) == 0
@@ -36,9 +37,9 @@ def test_a_training_and_its_test_end_with_what_to_run_next(here, capsys, tmp_pat
     assert "# own\n" in card and "More Information Needed" not in card
     (following,) = [line for line in printed.err.splitlines() if line.startswith("next: ")]
     command = shlex.split(following.removeprefix("next:").partition("  # ")[0])
-    assert command == ["lovec", "test", *words[1:]]
+    assert command == ["lovec", "test", *words[1:], *([] if test_path else ["--data.test_path", "FILE.jsonl"])]
     assert "--adapter runs/own " in printed.err
-    assert main(command[1:]) == 0
+    assert main([word.replace("FILE", "rows") for word in command[1:]]) == 0
     printed = capsys.readouterr()
     assert not [noise for noise in NOISE if noise in printed.err + printed.out]
     assert "next: lovec report runs/own" in printed.err and "lovec calibrate runs/own" in printed.err

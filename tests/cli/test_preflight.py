@@ -96,6 +96,8 @@ MISTAKES = [
     ("serve --model tiny-llama --device cda", 1, "device is 'cda', expected one of"),
     ("serve --port 1", 1, "no model is given"),
     ("fit --config sft.yaml --model.policy.dtype float8", 1, "policy.dtype is 'float8', expected float32 or bfloat16"),
+    ("fit --config sft.yaml --model.policy.grounded", 2, "such as --model.policy.grounded true"),
+    ("test --config sft.yaml --data.eval_batch_size --data.seed 1", 2, "--data.eval_batch_size needs a value"),
     ("fit --config", 2, "--config needs the name of a recipe, such as sft.yaml"),
     ("tag page.txt --print_shtab bash", 2, "unknown option --print_shtab"),
     ("serve --prot 1", 2, "unknown option --prot; did you mean --port?"),

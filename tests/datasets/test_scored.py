@@ -552,7 +552,7 @@ def test_columns_may_be_separated_otherwise(tmp_path, text, confidences):
 
 def test_a_comma_that_may_be_of_thousands_is_refused():
     assert confidence_of("85,5") == 85.5 and confidence_of("0,125") == 0.125
-    with pytest.raises(LovecError, match='confidence is "1,234", expected a number'):
+    with pytest.raises(LovecError, match=r'"1,234", expected a number; this may be 1234 or 1\.234: write it without'):
         confidence_of("1,234")
 
 

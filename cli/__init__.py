@@ -95,11 +95,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _code_of(words: list[str], alone: bool, signals: Sequence[int]) -> int:
     """Run one command, print its error in one line, and return its exit code, see ``main`` and ``run``."""
     try:
-        return run(words, alone)
+        return _run_unread(words, alone)
     except (LovecError, OSError) as error:
-        if isinstance(error, BrokenPipeError) and _is_unread():
-            _discard_output()
-            return 0
         if os.environ.get("LOVEC_DEBUG"):
             raise
         print(f"lovec: error: {system_error(error) or one_line(error)}", file=sys.stderr)
@@ -114,6 +111,19 @@ def _code_of(words: list[str], alone: bool, signals: Sequence[int]) -> int:
         if isinstance(stop.__context__, BrokenPipeError):  # as rich ends a program
             return 0
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+
+
+def _run_unread(words: list[str], alone: bool) -> int:
+    """Run one command, which a reader of standard output that is gone before its end does not make fail."""
+    try:
+        return run(words, alone)
+    except BrokenPipeError as error:
+        if not _is_unread():
+            raise
+        _discard_output()
+        if isinstance(failed := error.__context__, LovecError | KeyboardInterrupt | Terminated):
+            raise failed from None  # the command had failed, and printed what was done until then
+        return 0
 
 
 def _is_unread() -> bool:

@@ -63,9 +63,9 @@ def run(words: list[str]) -> None:
     with locked(command.out, folder=True):
         try:
             command.run()
+            command.check_failures()
         finally:
             command.print_summary()
-    command.check_failures()
 
 
 def _command(words: Sequence[str]) -> LabelCommand:

@@ -6,12 +6,15 @@ import json
 import os
 import sys
 from pathlib import Path
+from signal import SIGTERM
 from typing import Any
 
 import pytest
 from signalled import in_child
 
 from lovec.cli import main
+from lovec.core.signals import Terminated
+from lovec.types import LovecError
 
 
 def unread(words: str, buffered: bool = True) -> tuple[int, str]:
@@ -61,6 +64,24 @@ def test_what_nobody_reads_is_written(rows: Path, words: str, file: str) -> None
 def test_a_reader_that_is_gone_is_no_error(here: Path, words: str, buffered: bool) -> None:
     code, errors = unread(words, buffered)
     assert code == 0 and "rror" not in errors and "ignored" not in errors, errors
+
+
+@pytest.mark.parametrize("buffered", [True, False])
+@pytest.mark.parametrize(
+    ("failed", "code"), [(LovecError("it has failed"), 1), (KeyboardInterrupt(), 130), (Terminated.by(SIGTERM), 143)]
+)
+def test_a_command_that_has_failed_is_an_error_without_a_reader(
+    here: Path, monkeypatch: Any, failed: BaseException, code: int, buffered: bool
+) -> None:
+    def failing(_: Any) -> None:
+        try:
+            raise failed
+        finally:
+            print("what was done until then")
+
+    monkeypatch.setattr("lovec.cli.label.run", failing)
+    found, errors = unread("label", buffered)
+    assert found == code and ("it has failed" in errors) == (code == 1), errors
 
 
 def test_another_broken_pipe_is_an_error(here: Path, capsys: Any, monkeypatch: Any) -> None:

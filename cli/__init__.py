@@ -185,7 +185,7 @@ def run(args: list[str], alone: bool = False) -> int:
             raise unknown("command", command, [*COMMANDS, *brought])
         brought[command].load(FunctionType)(rest)
         return 0
-    rest = _with_home(rest)
+    rest = _words_at_home(rest)
     training = command in TRAINING
     if training and (guide := import_module(".training_help", __name__)).asks_for_short_help(rest):
         print(guide.short_help(command), end="")
@@ -200,7 +200,7 @@ def run(args: list[str], alone: bool = False) -> int:
     return 0
 
 
-def _with_home(words: Sequence[str]) -> list[str]:
+def _words_at_home(words: Sequence[str]) -> list[str]:
     """Return the words with the home folder for a ``~/`` that the shell has left, as in ``--out=~/x``.
 
     Raises:
@@ -214,10 +214,14 @@ def _with_home(words: Sequence[str]) -> list[str]:
                 "--out is -, expected the name of a file or folder; without --out, `lovec tag` prints what it writes, "
                 "and other commands choose a name"
             )
-        if value.startswith("~/") and name.removeprefix("--").rpartition(".")[2].replace("-", "_") not in _SPOKEN:
-            word = word.removesuffix(value) + os.path.expanduser(value)
-        found.append(word)
+        found.append(word.removesuffix(value) + with_home(name.removeprefix("--"), value))
     return found
+
+
+def with_home(option: str, value: str) -> str:
+    """Return the value of an option with the home folder for a ``~/`` at its beginning, unless it is a text."""
+    is_text = option.rpartition(".")[2].replace("-", "_") in _SPOKEN
+    return os.path.expanduser(value) if value.startswith("~/") and not is_text else value
 
 
 def at_work(command: str, words: Sequence[str]) -> AbstractContextManager[object]:

@@ -22,6 +22,7 @@ from lovec.core.notices import nearest
 from lovec.core.plain import nested
 from lovec.core.settings import class_at, declared
 
+from . import with_home
 from .console import is_first_process, remark
 from .errors import UsageError, one_line
 from .parser import with_underscores
@@ -149,7 +150,10 @@ def arrange(command: str, words: Sequence[str]) -> list[str]:
     paths = [find_recipe(name) for name in recipe_names(words)]
     flags = without(words, *_CONFIG)
     recipes = [read_recipe(path) for path in paths]
-    sources = [str(path) for path in paths]
+    # A path where it can be, since errors name it.
+    sources = [
+        recipe_text(recipe) if _has_home(path) else str(path) for path, recipe in zip(paths, recipes, strict=True)
+    ]
     if (given := value_of(flags, "--ckpt_path")) == "":
         raise UsageError("--ckpt_path is empty; give auto, last, best or the path of a .ckpt file")
     checkpoint = given or _last(recipe.get("ckpt_path") for recipe in recipes)
@@ -158,7 +162,7 @@ def arrange(command: str, words: Sequence[str]) -> list[str]:
         folder = value_of(flags, "--trainer.default_root_dir") or _last(folders) or "."
         if checkpoint == "auto" and command != "fit":
             raise UsageError(f"--ckpt_path auto is for fit; {command} needs last, best or the path of a .ckpt file")
-        found = find_checkpoint(checkpoint, Path(os.path.expanduser(folder)), command)
+        found = find_checkpoint(checkpoint, Path(folder), command)
         checkpoint = "null" if found is None else str(found)
         flags += ["--ckpt_path", checkpoint]
     if checkpoint and checkpoint != "null":
@@ -341,7 +345,21 @@ def read_recipe(path: Path) -> Recipe:
         raise UsageError(f"recipe {path.name} holds no settings, expected keys such as trainer, model and data")
     if others := list(_other_keys(recipe)):
         raise UsageError(f"recipe {path.name} has the key {others[0]!r}, expected a name such as trainer")
-    return recipe
+    return dict(_at_home("", recipe))
+
+
+def _has_home(path: Path) -> bool:
+    """Return whether a recipe may name something in the home folder."""
+    return "~/" in path.read_text(encoding="utf-8")
+
+
+def _at_home(option: str, setting: Any) -> Any:
+    """Return the setting of an option with the home folder for a ``~/`` in it, as on the command line."""
+    if isinstance(setting, dict):
+        return {name: _at_home(name, inner) for name, inner in setting.items()}
+    if isinstance(setting, list):
+        return [_at_home(option, inner) for inner in setting]
+    return with_home(option, setting) if isinstance(setting, str) else setting
 
 
 def _other_keys(settings: Any) -> Iterator[Any]:

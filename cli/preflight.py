@@ -7,7 +7,6 @@ last word: whatever cannot be read here, such as a class of the user's own, is l
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from itertools import pairwise
@@ -145,7 +144,7 @@ class Settings:
     @property
     def _run_folder(self) -> Path:
         """The folder of the run."""
-        return Path(os.path.expanduser(self._last("trainer.default_root_dir") or "."))
+        return Path(self._last("trainer.default_root_dir") or ".")
 
     def check_names(self) -> None:
         """Refuse options and classes that there are not; an option belongs to the class that is named so far.

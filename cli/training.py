@@ -6,7 +6,6 @@ LightningCLI in subclass mode, with errors in one line and the recipe inside eve
 from __future__ import annotations
 
 import logging
-import os
 import re
 import shlex
 import sys
@@ -166,8 +165,6 @@ class TrainingCLI(LightningCLI):
         """Parse the arranged words."""
         with self._placed():
             self.config = parser.parse_args(self.words)
-        if folder := self.config.trainer.default_root_dir:  # as Lightning does, for all that reads it
-            self.config.trainer.default_root_dir = os.path.expanduser(folder)
         check_seed("--seed_everything", self.config.seed_everything)
         for name, least in _INTERVALS.items():
             check_count(f"--trainer.{name}", self.config.trainer[name], at_least=least)

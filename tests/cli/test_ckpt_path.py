@@ -199,7 +199,11 @@ def test_the_folder_of_a_run_may_be_in_the_home_folder(
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    Path("own.yaml").write_text("trainer: {default_root_dir: ~/x}")
+    write_records(tmp_path / "rows.jsonl", records(12))
+    Path("own.yaml").write_text(
+        "trainer: {default_root_dir: ~/x}\n"
+        "data: {class_path: Demonstrations, init_args: {path: ~/rows.jsonl, batch_size: 4}}"
+    )
     words = ["fit", *("--config", os.environ["TINY_RECIPE"]), "--config", "sft.yaml", "--config", "own.yaml", *CPU]
     assert main([*words, "--trainer.max_steps", "2"]) == 0
     assert Path(last_of(tmp_path / "x")).is_file() and not Path("~").exists()

@@ -145,6 +145,7 @@ MISTAKES = [
     ("score page.txt --out=~/page.html", 2, "--out /home/ada/page.html is named like a file"),
     ("tag ~/nope.txt --model tiny-llama", 1, "cannot read /home/ada/nope.txt"),
     ("tag page.txt --question ~/page.txt --adapter=~/run", 1, "there is no adapter /home/ada/run, expected"),
+    ("fit --config files.yaml", 1, "cannot read /home/ada/rows.jsonl"),
     ("test --config home.yaml", 1, "there is no adapter in /home/ada/runs/x/adapter"),
     (
         "test --config home.yaml --ckpt_path last",
@@ -179,6 +180,7 @@ def here(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def made(folder: Path) -> None:
     (folder / "page.txt").write_text("Ada wrote notes.")
     (folder / "home.yaml").write_text("model: SFT\ntrainer: {default_root_dir: ~/runs/x}")
+    (folder / "files.yaml").write_text("model: SFT\ndata: {class_path: Preferences, init_args: {path: ~/rows.jsonl}}")
     (folder / "place.yaml").write_text(
         "data: Preferences\nmodel:\n  init_args:\n    policy: {init_args: {model: world}}"
     )

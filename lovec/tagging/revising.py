@@ -37,7 +37,9 @@ REVISED = "revised"
 """Key of ``Record.meta``: the revised text."""
 
 _MARKER = re.compile(r"(?:(?:[-*+•–—>]|\(?\d{1,3}[.)])[^\S\n]+)*")  # noqa: RUF001 - dashes of any length
+_BEFORE_ITEM = re.compile(r"[\s>]*")
 _BLANK_LINE = re.compile(r"\n[^\S\n]*\n")
+_LEFT_OUT = "[…]"  # stands for the words of a list item of which only what is indented below them stays
 _LOWEST_LEVEL = 7  # of a heading that is bold type only; those of Markdown are 1 to 6
 _LABEL_LEVEL = 8
 
@@ -68,7 +70,8 @@ def revise(
     - A heading goes if all statements of its section go and nothing else is left there; so does a line such as "Early
       life:" before its list.
     - Of a sentence in clauses, what may stay of it stays, see ``lovec.text.clauses.shortened``.
-    - The marker of a list item stays where its first sentence goes and others of the item stay.
+    - The marker of a list item stays where its first sentence goes and others of the item stay; where these are
+      paragraphs or lists below it, "[…]" stands behind the marker.
 
     With "hedge", a sentence with a doubted clause is worded as uncertain as a whole, by its lowest confidence.
 
@@ -106,6 +109,7 @@ class _Part:
         end: where it ends.
         kind: what it is.
         marker: the marker of the list item or quotation that it begins; "" elsewhere.
+        indentation: width of the white space before its line, and behind each mark of a quotation around it.
         spans: start and end of the sentence, or of each of its clauses.
         units: their indices among the sentences of the record; none for a heading that a sentence of an answer that a
             model tagged itself begins with.
@@ -119,6 +123,7 @@ class _Part:
     end: int
     kind: PartKind
     marker: str
+    indentation: tuple[int, ...]
     spans: Sequence[tuple[int, int]]
     units: Sequence[int]
     sentences: Sequence[Sentence]
@@ -138,6 +143,20 @@ class _Part:
     def is_gone(self) -> bool:
         """Whether it was left out."""
         return not self.text
+
+    @property
+    def item(self) -> str:
+        """The marker of its list item without number and letter; "" where it begins none."""
+        return re.sub(r"\w", "", "".join(self.marker.replace(">", " ").split()[:1]))
+
+    def column(self, other: _Part) -> tuple[int, ...]:
+        """Return where it begins in the quotation that another part stands in; nothing if it is not in there."""
+        quotes = len(other.indentation) - 1
+        return self.indentation[quotes : quotes + 1]
+
+    def is_below(self, item: _Part) -> bool:
+        """Return whether it belongs to a list item that begins before it: it is indented deeper."""
+        return self.column(item) > item.column(item)
 
 
 def _located(record: Record) -> tuple[str, list[tuple[int, int]]]:
@@ -161,6 +180,7 @@ def _located(record: Record) -> tuple[str, list[tuple[int, int]]]:
 def _parts(text: str, sentences: Sequence[Sentence], spans: Sequence[tuple[int, int]]) -> Iterator[_Part]:
     """Yield the parts of a text: sentences with all their clauses, and the others."""
     before = 0
+    indentation: tuple[int, ...] = (0,)
     numbered = ((at, sentence) for at, sentence in enumerate(sentences) if sentence.text)
     for _, group in groupby(numbered, lambda one: (one[1].part_of is None and one[0], one[1].part_of)):
         units, own = zip(*group, strict=True)
@@ -170,14 +190,30 @@ def _parts(text: str, sentences: Sequence[Sentence], spans: Sequence[tuple[int, 
         for begin, until, kind in _blocks_before(text[start:end]) if own[0].is_statement else ():
             here = start + until
             block = Sentence(text[start + begin : here], kind=kind)
-            yield _Part(start + begin, here, kind, "", (), (), (block,), block.text)
+            marker = _marker(text, start + begin, here)
+            indentation = _indentation(text, start + begin, marker)
+            yield _Part(start + begin, here, kind, marker, indentation, (), (), (block,), block.text)
         start = end - len(text[here:end].lstrip())
         places[0] = start, first_end
-        found = _MARKER.match(text, start, end) if start == 0 or "\n" in text[before:start] else None
-        marker = "" if found is None or found.end() == end else found[0]
+        marker = ""
+        if start == 0 or "\n" in text[before:start]:
+            marker = _marker(text, start, end)
+            indentation = _indentation(text, start, marker)
         shown = [replace(sentence, text=text[slice(*place)]) for sentence, place in zip(own, places, strict=True)]
-        yield _Part(start, end, own[0].kind, marker, places, units, shown, text[start:end])
+        yield _Part(start, end, own[0].kind, marker, indentation, places, units, shown, text[start:end])
         before = end
+
+
+def _marker(text: str, start: int, end: int) -> str:
+    """Return the markers of list items and quotations that a part at the beginning of a line begins with."""
+    found = _MARKER.match(text, start, end)
+    return "" if found is None or found.end() == end else found[0]
+
+
+def _indentation(text: str, start: int, marker: str) -> tuple[int, ...]:
+    """Return the indentation of a part at the beginning of a line, see `_Part`."""
+    line = text[text.rfind("\n", 0, start) + 1 : start] + marker
+    return tuple(map(len, _BEFORE_ITEM.match(line)[0].expandtabs(4).split(">")))  # type: ignore[index]
 
 
 def _blocks_before(sentence: str) -> Iterator[tuple[int, int, PartKind]]:
@@ -270,20 +306,46 @@ def _assembled(text: str, parts: Sequence[_Part]) -> str:
     """Return the text of what is left of its parts."""
     pieces: list[str] = []
     gaps: list[str] = []  # white space since the last part that stays
-    marker, end = "", 0  # of a list item whose first sentence went
-    for part in parts:
+    item, end = None, 0  # a list item or quotation whose first sentence went
+    for at, part in enumerate(parts):
         gap, end = text[end : part.start], part.end
-        if part.marker or _BLANK_LINE.search(gap) or gap.endswith("\n"):  # what follows is no part of the item
-            marker = ""
-        if not marker:
+        if item is None or not _goes_on(item, part, gap):
+            item = None
             gaps.append(gap)
         if part.is_gone:
             if part.marker:
-                gaps, marker = [_merged(gaps, first=not pieces)], part.marker
+                gaps, item = [_merged(gaps, first=not pieces)], part
+            if part.item and _is_left_below(text, parts, at):
+                pieces.append(f"{gaps[0]}{part.marker}{_LEFT_OUT}")
+                gaps, item = [], None
             continue
-        pieces.append(f"{_merged(gaps, first=not pieces)}{marker}{part.text}")
-        gaps, marker = [], ""
+        pieces.append(f"{_merged(gaps, first=not pieces)}{'' if item is None else item.marker}{part.text}")
+        gaps, item = [], None
     return "".join([*pieces, text[end:]]) if pieces else ""
+
+
+def _goes_on(item: _Part, part: _Part, gap: str) -> bool:
+    """Return whether a part belongs to the first paragraph of a list item or quotation, as the part before it does.
+
+    Args:
+        item: the part that begins the item.
+        part: a part behind it.
+        gap: the white space before the part.
+    """
+    return not part.marker and not _BLANK_LINE.search(gap) and ("\n" not in gap or part.is_below(item))
+
+
+def _is_left_below(text: str, parts: Sequence[_Part], at: int) -> bool:
+    """Return whether all of the first paragraph of a list item went, and something that is indented below it stays."""
+    item, goes_on = parts[at], True
+    for here in range(at + 1, len(parts)):
+        part, gap = parts[here], text[parts[here - 1].end : parts[here].start]
+        goes_on = goes_on and _goes_on(item, part, gap)
+        if not (goes_on or part.is_below(item)):
+            return False
+        if not part.is_gone:
+            return not goes_on
+    return False
 
 
 def _merged(gaps: Sequence[str], first: bool) -> str:

@@ -36,7 +36,10 @@ PHRASES: Mapping[str, str] = {
 REVISED = "revised"
 """Key of ``Record.meta``: the revised text."""
 
-_MARKER = re.compile(r"(?:(?:[-*+•–—>]|\(?\d{1,3}[.)])[^\S\n]+)*")  # noqa: RUF001 - dashes of any length
+_MARKER = re.compile(
+    r"(?:(?:[-*+•–—]|\(?\d{1,3}[.)])[^\S\n]+"  # noqa: RUF001 - dashes of any length
+    r"|>[^\S\n]*(?:\n[^\S\n]*(?=>))?)*"  # with the empty lines of a quotation
+)
 _BEFORE_ITEM = re.compile(r"[\s>]*")
 _BLANK_LINE = re.compile(r"\n[^\S\n]*\n")
 _LEFT_OUT = "[…]"  # stands for the words of a list item of which only what is indented below them stays
@@ -212,7 +215,7 @@ def _marker(text: str, start: int, end: int) -> str:
 
 def _indentation(text: str, start: int, marker: str) -> tuple[int, ...]:
     """Return the indentation of a part at the beginning of a line, see `_Part`."""
-    line = text[text.rfind("\n", 0, start) + 1 : start] + marker
+    line = (text[text.rfind("\n", 0, start) + 1 : start] + marker).rpartition("\n")[2]
     return tuple(map(len, _BEFORE_ITEM.match(line)[0].expandtabs(4).split(">")))  # type: ignore[index]
 
 
@@ -278,20 +281,41 @@ def _drop_headings(text: str, parts: Sequence[_Part]) -> None:
 
 
 def _section(text: str, parts: Sequence[_Part], at: int) -> Iterator[_Part]:
-    """Yield the parts that belong to a heading or a label."""
-    level = _level(text, parts[at])
+    """Yield the parts that belong to a heading or a label, in a list or quotation those of its item or quotation."""
+    head, level = parts[at], _level(text, parts[at])
     for before, part in pairwise(parts[at:]):
-        if part.kind in ("heading", "label") and _level(text, part) <= level:
-            return
-        apart = before is not parts[at] and _BLANK_LINE.search(text, before.end, part.start) is not None
-        if level == _LABEL_LEVEL and apart and not part.marker:
-            return
+        if not (head.item and part.is_below(head)):
+            if _ends_item(head, before, part) or (_is_on_its_own(head, part) and _level(text, part) <= level):
+                return
+            apart = before is not head and _BLANK_LINE.search(text, before.end, part.start) is not None
+            if level == _LABEL_LEVEL and apart and not part.marker:
+                return
         yield part
+
+
+def _ends_item(head: _Part, before: _Part, part: _Part) -> bool:
+    """Return whether a part that is not below a heading or label stands outside of its list item or quotation.
+
+    Args:
+        head: the heading or label.
+        before: the part before the part.
+        part: a part behind it.
+    """
+    column, own = part.column(head), head.column(head)
+    if not column or (head.item and before.is_below(head)):
+        return True
+    return bool(part.item) and (column < own or (column == own and part.item == head.item))
+
+
+def _is_on_its_own(head: _Part, part: _Part) -> bool:
+    """Return whether a part is a heading or label in no list, and in no quotation that the first one is not in."""
+    is_quoted = len(part.indentation) > len(head.indentation)
+    return part.kind in ("heading", "label") and not (part.item or is_quoted)
 
 
 def _level(text: str, part: _Part) -> int:
     """Return the level of a heading: 0 for a title without marks, 1 to 6 as in Markdown, more for lesser ones."""
-    original = text[part.start : part.end]
+    original = text[part.start + len(part.marker) : part.end]
     if part.kind == "label":
         return _LABEL_LEVEL
     if original.startswith("#"):
@@ -299,7 +323,7 @@ def _level(text: str, part: _Part) -> int:
     if original.startswith(("*", "_")):
         return _LOWEST_LEVEL
     underline = original.rpartition("\n")[2] if "\n" in original else ""
-    return {"=": 1, "-": 2}.get(underline[:1], 0)
+    return {"=": 1, "-": 2}.get(underline.lstrip("> \t")[:1], 0)
 
 
 def _assembled(text: str, parts: Sequence[_Part]) -> str:

@@ -189,6 +189,24 @@ def test_the_phrase_follows_the_confidence(confidence: float | None, band: str) 
     assert found.actions == ("hedged", "kept") and found.shown[0].confidence == confidence
 
 
+@pytest.mark.parametrize(
+    "marker",
+    ["- ", "12. ", "(3) ", "a) ", "(b) ", "c. ", "B) ", "iv. ", "IV. ", "- [ ] ", "* [x] ", "1. [X] ", "> a) ", "> ",
+     ">", ">\n> "],
+)  # fmt: skip
+def test_every_marker_stays_before_what_is_hedged_or_left_of_its_item(marker: str) -> None:
+    text = f"She left.\n\n{marker}Two won. One won.\n"
+    assert revised(text, "Two") == text.replace("Two won. ", "")
+    assert revised(text, "Two", how="hedge") == text.replace("Two", "This is doubtful: Two")
+
+
+@pytest.mark.parametrize("name", ["A. Two", "V. Two", "- [x](y) Two", "[ ] Two"])
+def test_initials_and_links_are_no_markers(name: str) -> None:
+    dash = "- " if name.startswith("-") else ""
+    hedged = f"{dash}This is doubtful: {name.removeprefix(dash)} won."
+    assert revised(f"One won.\n\n{name} won.\n", "Two", how="hedge") == f"One won.\n\n{hedged}\n"
+
+
 def test_a_phrase_of_ones_own_stands_around_the_sentence() -> None:
     record = tagged("1. {Ada} wrote.\n", lambda text: True)
     assert revise(record, keeps, "hedge", "It says: “{sentence}”").text == "1. It says: “{Ada} wrote.”\n"
@@ -287,7 +305,7 @@ def test_what_is_dropped_is_gone_and_what_is_kept_is_whole(text: str, doubts: Se
         flag for flag, s in zip(flags, record.sentences, strict=True) if s.is_statement
     ]
     kept = [s.text for s, action in zip(record.sentences, found.actions, strict=True) if action == "kept"]
-    marker = r"(?:[-*+•–—>]|\(?\d{1,3}[.)])"  # noqa: RUF001 - one may come from an item whose first sentence went
+    marker = r"(?:[-*+•–—>]|\(?(?:\d{1,3}|[a-zA-Z]{1,5})[.)])"  # noqa: RUF001 - one may come from an item whose first sentence went
     before = rf"(?:{marker}(?:\[…\])?)*"  # and "[…]" for the words of one
     assert re.fullmatch("".join(f"{before}{re.escape(squeezed(s))}" for s in kept), squeezed(found.text))
     place = 0

@@ -16,7 +16,7 @@ from lovec.display import band
 from lovec.tags import thought_length
 from lovec.text.clauses import shortened, whole_confidence
 from lovec.text.documents import kept_blocks
-from lovec.text.sentences import Places
+from lovec.text.sentences import ITEM_MARKER, Places
 from lovec.types import STATEMENT, Action, Keeps, PartKind, Record, Sentence, ThresholdBy
 
 Revise: TypeAlias = Literal["drop", "hedge"]
@@ -37,7 +37,7 @@ REVISED = "revised"
 """Key of ``Record.meta``: the revised text."""
 
 _MARKER = re.compile(
-    r"(?:(?:[-*+•–—]|\(?\d{1,3}[.)])[^\S\n]+"  # noqa: RUF001 - dashes of any length
+    rf"(?:(?!\(?[A-Z]\.){ITEM_MARKER}[^\S\n]+(?:\[[ xX]\][^\S\n]+)?"  # "A. Lovelace" begins with a name
     r"|>[^\S\n]*(?:\n[^\S\n]*(?=>))?)*"  # with the empty lines of a quotation
 )
 _BEFORE_ITEM = re.compile(r"[\s>]*")

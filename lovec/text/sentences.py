@@ -74,7 +74,9 @@ _HTML_BREAK = re.compile(
     r"(?:(?:</(?:p|div|h[1-6]|[uod]l|li|d[td]|t[rdh]|table|pre|blockquote|section|article)>|<[bh]r ?/?>)(?!`)\s*)+",
     re.IGNORECASE,
 )
-_MARKER = re.compile(r"[-*+•–—]\s|\(?(?:\d{1,3}|[a-zA-Z]|[ivx]{1,5}|[IVX]{2,5})[.)]\s|[#>|]")
+ITEM_MARKER = r"(?:[-*+•–—]|\(?(?:\d{1,3}|[a-zA-Z]|[ivx]{1,5}|[IVX]{2,5})[.)])"
+"""What an item of a list begins with, before white space: a bullet, a number or a letter."""
+_MARKER = re.compile(rf"{ITEM_MARKER}\s|[#>|]")
 _NUMBER = re.compile(r"(?:[#>*_\s]|[-+•]\s)*\(?(?:\d{1,3}|[ivx]{1,5}|[IVX]{2,5})")
 _PAIRED = re.compile(r"""["“”„'‘’«»()\[\]「」『』（）【】《》`]""")
 _LETTER = r"(?:[^\W_]|[\u0900-\u0963\u0966-\u097f])"  # vowel signs of Devanagari belong to words as well

@@ -54,16 +54,21 @@ _ADDRESS = (
     r"(?:<?(?:https?://|www\.|mailto:)[^\s>]++>?|<?[\w.+-]++@[\w-]++(?:\.[\w-]++)++>?"
     r"|!?\[[^\]\n]*+\]\([^)\n]*+\))"
 )
+_LONGEST_LABEL = 3  # words of a line that ends in a colon, whatever its words are, or of what an address follows
 _REFERENCE = re.compile(
-    rf"(?:[^\n.!?:]{{1,60}}:\s*+)?{_ADDRESS}(?:[\s,;]++{_ADDRESS})*+[.,;]?|\[\^?[\w-]{{1,20}}\]:\s.*", re.DOTALL
+    rf"(?:(?:[^\s.!?:]++[^\S\n]++){{0,{_LONGEST_LABEL - 1}}}+[^\s.!?:]++:\s*+)?"
+    rf"{_ADDRESS}(?:[\s,;]++{_ADDRESS})*+[.,;]?"
+    rf"|\[[\w-]{{1,20}}\]:\s++{_ADDRESS}\s++[\"'(][^\n]*|\[\^[\w-]{{1,20}}\]:\s.*",
+    re.DOTALL,
 )
+_LINKED = re.compile(r"(?<!!)\[([^\[\]\n]++)\]\(")
+_TARGET = re.compile(r"[/#@]|\.\w")  # what the address of a definition has; a word does not
 _ASKS = ("?", "？", "؟", "⸮")
 _QUOTES = "\"'“”„‘’«»「」『』"
 _BOLD = re.compile(r"(?P<mark>\*{2,3}|__)(?P<words>(?=\S)(?:(?!(?P=mark))[^\n])*\S)(?P=mark)")
 _EMPHASIS = re.compile(r"[*_]{1,3}")
 _HASHES = re.compile(r"^#+\s*|\s+#+\s*$")
 _TITLE_MARKS = re.compile(r"\*{1,3}|(?<![^\W_])_{1,3}|_{1,3}(?![^\W_])")  # underscores within words are part of them
-_LONGEST_LABEL = 3  # words of a line that ends in a colon, whatever its words are
 _SMALL_WORD = 3  # letters of a word that a title may write in lower case
 
 
@@ -131,7 +136,11 @@ def kept_blocks(text: str, begins: bool = True, begins_line: bool = True) -> lis
     environment: dict[str, Any] = {}
     blocks = [(token.map, kind) for token, kind in _kept_tokens(_markdown(text).parse(text, environment))]
     references = environment.get("references", {}).values()
-    blocks += [(reference["map"], "reference") for reference in references if reference.get("map")]
+    blocks += [
+        (reference["map"], "reference")
+        for reference in references
+        if reference.get("map") and _TARGET.search(reference["href"])
+    ]
     found: list[tuple[int, int, PartKind]] = []
     for (first, last), kind in sorted(blocks, key=lambda block: block[0]):
         start, end = lines[first], lines[min(last, len(lines) - 1)]
@@ -238,7 +247,7 @@ def _sentence(text: str) -> Sentence:
 def _kind_of_sentence(text: str) -> PartKind:
     """Return what a sentence of prose is."""
     body = text[_PREFIX.match(text).end() :]  # type: ignore[union-attr]  # it matches anything
-    if _REFERENCE.fullmatch(body):
+    if _REFERENCE.fullmatch(body) and not any(map(_states, _LINKED.findall(body))):
         return "reference"
     if _LONE_MARKER.fullmatch(text) or not _WORD.search(_HTML_TAG.sub("", body)):
         return "mark"
@@ -251,6 +260,11 @@ def _kind_of_sentence(text: str) -> PartKind:
     if (bold := _BOLD.fullmatch(body)) and not _goes_on(bold["words"]):
         return "heading"
     return "label" if _is_label(_EMPHASIS.sub("", body).rstrip()) else STATEMENT
+
+
+def _states(linked: str) -> bool:
+    """Return whether the text of a link is a statement and no title: it ends in a stop."""
+    return ends_with_stop(linked) and _kind_of_sentence(linked) == STATEMENT
 
 
 def _is_sentence(line: str) -> bool:

@@ -139,6 +139,22 @@ def test_markdown_with_html_is_markdown() -> None:
         assert is_html(text)
 
 
+def test_a_table_of_html_in_markdown_is_a_table_and_prose_beside_it_is_none() -> None:
+    table = (
+        "<table>\n  <tr><th>Year</th><th>Event</th></tr>\n  <tr><td>1815</td><td>born. Then left.</td></tr>\n</table>"
+    )
+    assert of_kind(f"She wrote.\n\n{table}\nShe ran.\n\n<DIV>\n{table}\n\nIt rained.") == [
+        ["statement", "She wrote."], ["table", table], ["statement", "She ran."], ["mark", "<DIV>"], ["table", table],
+        ["statement", "It rained."],
+    ]  # fmt: skip
+    rows = ["<table>\n<tr><td>1815. A</td></tr>", "<tr><td>1816. B</td></tr>\n</table>"]  # a blank line divides it
+    assert of_kind("She wrote.\n\n" + "\n\n".join(rows)) == [
+        ["statement", "She wrote."],
+        *(["table", row] for row in rows),
+    ]
+    assert kind_of("<div>She wrote.</div>") == "statement"
+
+
 def test_the_visible_text_of_html_is_read_the_same_again() -> None:
     for path in DOCUMENTS:
         text = readable(path.read_text(encoding="utf-8"))
@@ -224,6 +240,8 @@ def test_parts_are_pieces_of_the_text_and_nothing_is_lost(text: str) -> None:
             "www.[",
             "<p>a",
             "<p>a</p>\n\n",
+            "x\n<table>a</table>\n",
+            "<table><td>a\n",
             "<a<",
             "1. ",
         ),

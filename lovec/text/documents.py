@@ -44,6 +44,11 @@ _HTML_FRAGMENT = re.compile(
     r"\s*<(?:p|div|h[1-6]|[uod]l|table|pre|blockquote|center|section|article|main|header|figure)\b", re.IGNORECASE
 )
 _HTML_TAG = re.compile(r"<[!/?a-zA-Z][^<>]*>")
+_HTML_TABLE = re.compile(
+    r"(?:<table|\A\s*</?(?:caption|colgroup|thead|tbody|tfoot|t[rdh]))\b.*?(?:</table\s*>|\S(?=\s*\Z))",
+    re.IGNORECASE | re.DOTALL,
+)
+"""A table in a block of HTML, or what is left of one that a blank line divides."""
 
 _PREFIX = re.compile(r"(?:[-*+•–—>]\s+|\(?(?:\d{1,3}|[a-zA-Z]|[ivxIVX]{2,5})[.)]\s+)*")
 _WORD = re.compile(r"[^\W_]")
@@ -134,7 +139,7 @@ def kept_blocks(text: str, begins: bool = True, begins_line: bool = True) -> lis
         return [(max(start - skipped, 0), end - skipped, kind) for start, end, kind in blocks_behind]
     lines = [0, *(match.end() for match in _NEWLINE.finditer(text)), len(text)]
     environment: dict[str, Any] = {}
-    blocks = [(token.map, kind) for token, kind in _kept_tokens(_markdown(text).parse(text, environment))]
+    blocks = [*_kept_lines(_markdown(text).parse(text, environment))]
     references = environment.get("references", {}).values()
     blocks += [
         (reference["map"], "reference")
@@ -324,17 +329,23 @@ _KEPT: dict[str, PartKind] = {
 """Kinds of the blocks that hold no prose, by the type of their token."""
 
 
-def _kept_tokens(tokens: list[Any]) -> Iterator[tuple[Any, PartKind]]:
-    """Yield the tokens of blocks that hold no prose."""
+def _kept_lines(tokens: list[Any]) -> Iterator[tuple[list[int], PartKind]]:
+    """Yield the first line of every block that holds no prose and the line behind it, and its kind."""
     for at, token in enumerate(tokens):
         if kind := _KEPT.get(token.type):
-            yield token, kind
+            yield token.map, kind
         elif token.type == "html_block" and not _visible(token.content):
-            yield token, "code"
+            yield token.map, "code"
+        elif token.type == "html_block":
+            line, here = token.map[0], 0
+            for table in _HTML_TABLE.finditer(token.content):
+                line += token.content.count("\n", here, table.start())
+                here = table.start()
+                yield [line, line + table[0].count("\n") + 1], "table"
         elif token.type == "heading_open":
             line = tokens[at + 1].content
             if token.markup[0] == "#" or not ("\n" in line or _goes_on(line)):
-                yield token, "heading"  # a rule below a paragraph underlines no heading
+                yield token.map, "heading"  # a rule below a paragraph underlines no heading
 
 
 # HTML

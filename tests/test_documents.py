@@ -155,6 +155,13 @@ def test_a_table_of_html_in_markdown_is_a_table_and_prose_beside_it_is_none() ->
     assert kind_of("<div>She wrote.</div>") == "statement"
 
 
+def test_an_empty_line_between_paragraphs_of_a_quotation_is_no_part_of_a_sentence() -> None:
+    assert of_kind("> One. Two.\n>\n> Three.\n> > \n> > Four.\n\nFive.\n\n```\n>\n```") == [
+        ["statement", "> One."], ["statement", "Two."], ["mark", ">"], ["statement", "> Three."], ["mark", "> >"],
+        ["statement", "> > Four."], ["statement", "Five."], ["code", "```\n>\n```"],
+    ]  # fmt: skip
+
+
 def test_the_visible_text_of_html_is_read_the_same_again() -> None:
     for path in DOCUMENTS:
         text = readable(path.read_text(encoding="utf-8"))
@@ -219,6 +226,7 @@ def test_parts_are_pieces_of_the_text_and_nothing_is_lost(text: str) -> None:
             "# ",
             "```\n",
             "> ",
+            ">\n",
             "- a\n",
             "| a ",
             "a|b\n-|-\n",

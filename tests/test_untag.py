@@ -152,6 +152,7 @@ PIECES = [
     "Is it? ",
     "Early life:\n",
     "https://a.b/c\n",
+    "> A.\n>\n> B.",
 ]
 ANSWERS = st.lists(st.sampled_from(PIECES), max_size=12).map("".join)
 

@@ -34,6 +34,7 @@ _COLONS = tuple(":;,：；，、")  # a title ends neither in one of these nor i
 _FRONT_MATTER = re.compile(r"\ufeff?-{3,}[ \t]*\r?\n(?:#[^\n]*\n)*[\"']?\w[^\n:]*:(?:\s|\Z)")
 _BLANK_LINE = re.compile(r"\n\s*\n")
 _NEWLINE = re.compile(r"\r\n?|\n")
+_EMPTY_QUOTE = re.compile(r"(?<![^\r\n])[ \t]*+>[> \t]*+(?![^\r\n])")  # a line between two paragraphs of a quotation
 _BEFORE = "x "  # stands for what a line that is not read begins with
 
 _HTML_DOCUMENT = re.compile(
@@ -146,6 +147,8 @@ def kept_blocks(text: str, begins: bool = True, begins_line: bool = True) -> lis
         for reference in references
         if reference.get("map") and _TARGET.search(reference["href"])
     ]
+    marks = (bisect_right(lines, line.start()) for line in _EMPTY_QUOTE.finditer(text))
+    blocks += [([line - 1, line], "mark") for line in marks]
     found: list[tuple[int, int, PartKind]] = []
     for (first, last), kind in sorted(blocks, key=lambda block: block[0]):
         start, end = lines[first], lines[min(last, len(lines) - 1)]

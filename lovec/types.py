@@ -28,6 +28,8 @@ N_SCORES = 11
 ROUNDING = 1e-6
 """How far outside [0, 1] a number may lie through rounding, as means and softmaxes of float32 do."""
 
+_SAMPLE = re.compile(r"(?<=.)(/sample-[0-9]+)+\Z", re.DOTALL)  # the end of the ids of several answers
+
 
 def without_rounding(value: float) -> float:
     """Return a number that rounding has carried past an end of [0, 1] as this end; any other as it is."""
@@ -37,6 +39,11 @@ def without_rounding(value: float) -> float:
 def is_text(text: str) -> bool:
     """Return whether UTF-8 can encode a text; it cannot where half a surrogate pair stands alone."""
     return text == text.encode(errors="replace").decode()
+
+
+def question_id(record_id: str) -> str:
+    """Return what answers to one question share in their ids: "q7" of "q7/sample-3", and any other id as it is."""
+    return _SAMPLE.sub("", record_id)
 
 
 @dataclass(frozen=True, slots=True)

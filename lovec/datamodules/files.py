@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from array import array
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lightning.pytorch.utilities import rank_zero_info
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
 from lovec.core.notices import counted
 from lovec.core.settings import PlainWord, ProperShare
@@ -17,7 +18,7 @@ from lovec.datasets.names import slug
 from lovec.datasets.stored import read_stored
 from lovec.tags import TagFormat
 from lovec.text.untag import bare_statements, untag
-from lovec.types import LovecError, Record
+from lovec.types import LovecError, Record, question_id
 
 
 class FilesDataModule(RecordsDataModule):
@@ -28,7 +29,7 @@ class FilesDataModule(RecordsDataModule):
         val_path: JSONL for validation; without it a share of ``path`` is held out.
         test_path: JSONL for ``lovec test``.
         val_fraction: share of ``path`` held out for validation if there is no ``val_path``; which records are held out
-            depends only on their ids and the seed.
+            depends only on their ids and the seed, and of ids that end in "/sample-N" all or none.
         name: name of the data set in tables and folders; None is that of ``test_path``, or else of ``path``, without
             its ending.
         **kwargs: ``batch_size``, ``eval_batch_size`` and ``seed`` of the datamodule.
@@ -76,17 +77,27 @@ class FilesDataModule(RecordsDataModule):
             raise LovecError("there are no test records; give a file of them with --data.test_path FILE.jsonl")
         splits = ("train", "validation") if split == "train" and self.val_path is None else (split,)
         rows, tagged, tags = 0, 0, self.tags
+        trained, held_out = array("q"), array("q")  # hashes of the questions and what they are about
 
         def count(record: Record) -> None:
             nonlocal rows, tagged
             rows += 1
             tagged += untag(record, tags)[1]
+            if len(splits) > 1 and record.question:
+                asked = hash((record.question, record.evidence))
+                (held_out if self._holds_out(record) else trained).append(asked)
 
         changes = {name: partial(self._prepared, split=name, tags=tags) for name in splits}
         found = read_stored(path, changes, tags, count)
         if tagged:
             read = f"the confidence tags of {counted(tagged, 'sentence')} were read as scores"
             rank_zero_info(f"{path}: {read}, and are no labels")
+        if shared := sum(map(set(held_out).intersection(trained).__contains__, held_out)):
+            rank_zero_warn(
+                f"{path}: {shared} of {counted(len(held_out), 'answer')} held out for validation have a question that "
+                "other answers have, too, which are not held out; give answers to one question ids that differ only in "
+                "an ending /sample-N, or other questions with --data.val_path"
+            )
         if split == "train" and (left_out := rows - sum(map(len, found.values()))):
             self.summary.setdefault(split, {})[UNLABELLED] = left_out
         records = found.pop(split)
@@ -101,10 +112,14 @@ class FilesDataModule(RecordsDataModule):
     def _prepared(self, record: Record, split: str, tags: TagFormat) -> Record | None:
         """Return a record of a file as a split has it, without the confidence tags in its texts; None if it has not."""
         if self.val_path is None and split != "test":
-            if is_held_out(record.id, self.val_fraction, self.seed) != (split == "validation"):
+            if self._holds_out(record) != (split == "validation"):
                 return None
         record = bare_statements(record, tags)
         return self.trainable(record) if split == "train" else self.with_domain(record)
+
+    def _holds_out(self, record: Record) -> bool:
+        """Return whether a record of ``path`` is held out for validation, as all answers to its question are."""
+        return is_held_out(question_id(record.id), self.val_fraction, self.seed)
 
     def trainable(self, record: Record) -> Record | None:
         """Return a record ready for training, or None if it cannot be trained on; by default as it is.
@@ -118,7 +133,7 @@ def is_held_out(record_id: str, share: float, seed: int) -> bool:
     """Return whether a record is held out of training: by seed and id alone, so that new records move no others.
 
     Args:
-        record_id: id of the record.
+        record_id: id of the record, or of its question where several records answer it.
         share: share of the records that is held out.
         seed: seed of the data.
     """

@@ -343,6 +343,36 @@ def test_held_out_share_depends_on_id_and_seed_alone(labels, tmp_path):
     assert not Demonstrations(str(labels), val_fraction=0.0).load("validation")
 
 
+def test_all_answers_to_a_question_are_held_out_or_none(tmp_path, recwarn):
+    path = tmp_path / "samples.jsonl"
+    rows = [labelled(f"q{i}", 0.3) for i in range(50)]
+    write_records(path, [replace(row, id=f"{row.id}/sample-{n}") for row in rows for n in range(1, 5)])
+    train, held = (Demonstrations(str(path), val_fraction=0.2).load(split) for split in ("train", "validation"))
+    assert not {row.question for row in train} & {row.question for row in held}
+    assert len(train) + len(held) == 200 and len(held) >= 4
+    write_records(path, rows)
+    plain = Demonstrations(str(path), val_fraction=0.2).load("validation")
+    assert {f"{row.id}/sample-1" for row in plain} == {row.id for row in held if row.id.endswith("-1")}
+    assert not any("held out" in str(w.message) for w in recwarn)
+
+
+def test_questions_on_both_sides_are_said_where_ids_do_not_tell(tmp_path, recwarn):
+    path = tmp_path / "samples.jsonl"
+    rows = [replace(labelled(f"{n}-q{i}", 0.3), question=f"Who is {i}?") for i in range(50) for n in range(4)]
+    write_records(path, [*rows, labelled("other", 0.3), labelled("none", 0.3)])
+    data = Demonstrations(str(path), val_fraction=0.2)
+    asked = {row.question for row in data.load("train")}
+    held = data.load("validation")
+    shared = sum(row.question in asked for row in held)
+    (warned,) = (str(w.message) for w in recwarn if "held out" in str(w.message))
+    assert 0 < shared <= len(held)
+    assert f"{path}: {shared} of {len(held)} answers held out for validation have a question" in warned
+    write_records(path, [replace(row, evidence=(row.id,)) for row in rows])  # each question is about a text of its own
+    recwarn.clear()
+    Demonstrations(str(path), val_fraction=0.2).load("train")
+    assert not any("held out" in str(w.message) for w in recwarn)
+
+
 def test_separate_files(labels, tmp_path):
     other = tmp_path / "other.jsonl"
     write_records(other, [labelled("x", 0.5), labelled("y", None)])

@@ -155,6 +155,7 @@ def lead_of(cells: CellMaker) -> Lead | None:
             candidates = main or [row for row in candidates if row.readout == candidates[0].readout]
             best = min(candidates, key=_brier)
             of_best = [r for r in rows if (r.method, r.mode, r.readout) == (best.method, best.mode, best.readout)]
+            of_best.sort(key=lambda row: row.domain != best.domain)  # its own rows may start with another
             places = tuple(_lead_place(cells, row, rows) for row in of_best)
             others = [row for row in candidates if row.method != best.method] if cells.draws else []
             found = {row.method: cells.difference(best, row, "brier") for row in others}

@@ -106,6 +106,26 @@ def test_the_lead_is_the_lowest_brier_score_with_what_it_gains(cells):
     assert people.kept.of_all == 0.5 and other.kept.factuality == 0.0
 
 
+def test_a_claim_to_be_the_best_says_of_how_many_and_of_which_domain(tmp_path):
+    def claim(*tests):
+        """The heading of a report of tests: method, kind, scores and domain, in the order of their folders."""
+        home = tmp_path / str(len(tests))
+        for number, (name, kind, scores, domain) in enumerate(tests):
+            values = {"brier": brier(tagged(scores))}
+            row = ResultRow(name, kind, domain, "iterative", "sentence", "stated", 3, 2 * QUESTIONS, values)
+            write_results(home / str(number) / "test" / "results.json", [row])
+        lead = lead_of(CellMaker(read_run(home), draws=0))
+        (words,) = re.findall('<h2 id="lead-heading" class="claim">(.*?)</h2>', page("T", ["a"], [], [], [], lead=lead))
+        return words, [place.domain for place in lead.places]
+
+    alone = [("SFT", "method", (10, 10), "people"), ("Vanilla", "baseline", (7, 7), "people")]
+    words = "<b>SFT</b>: Brier score 50.0 % in iterative tagging"
+    assert claim(*alone) == (words, ["people"])  # Vanilla has a lower one
+    words = "<b>DPO</b> has the lowest Brier score of 2 trained methods in iterative tagging"
+    more = [("DPO", "method", (10, 10), "cities"), ("DPO", "method", (9, 2), "people")]
+    assert claim(*alone, *more) == (words, ["people", "cities"])
+
+
 def test_a_gain_says_what_the_interval_allows():
     better, worse = Gain("x", 0.043, 0.032, 0.054), Gain("x", -0.02, -0.04, -0.01)
     assert (better.text, better.verdict) == ("4.3 (3.2 to 5.4)", "better")

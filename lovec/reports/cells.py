@@ -55,8 +55,8 @@ class CellMaker:
         """Return whether the interval of the difference of two rows in a metric excludes 0.
 
         The difference is paired: both methods are drawn on the same questions. Without draws or tagged records, where
-        these do not reproduce the values, or where the two were tested on different questions, nothing is known of it,
-        and the answer is no.
+        these do not reproduce the values or hold sentences of fewer than two questions, or where the two were tested on
+        different questions, nothing is known of it, and the answer is no.
         """
         difference = self.difference(first, second, name)
         return difference is not None and difference.excludes_zero
@@ -76,7 +76,7 @@ class CellMaker:
         except LovecError:  # other questions
             return None
         values = first.metrics.get(name), second.metrics.get(name)
-        if interval is None or values[0] is None or values[1] is None:
+        if interval is None or math.isnan(interval.low) or values[0] is None or values[1] is None:
             return None
         return interval if abs(interval.value - (values[0] - values[1])) <= 2 * _TOLERANCE else None
 

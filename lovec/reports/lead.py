@@ -28,7 +28,7 @@ class Gain:
         low: lower end of its paired bootstrap interval; None without one.
         high: upper end.
         compared: False where intervals were asked for and this one cannot be had: the two were tested on different
-            questions, or tagged answers are missing.
+            questions, fewer than two were measured, or tagged answers are missing.
     """
 
     over: str
@@ -110,7 +110,7 @@ class Lead:
         level_with: the other methods among them whose difference to it may be chance: the interval holds 0.
         places: one per domain, the first one first.
         not_compared: the other methods among them of whose difference to it nothing is known, though intervals were
-            asked for: they were tested on different questions, or tagged answers are missing.
+            asked for, see ``Gain.compared``.
     """
 
     method: str

@@ -150,11 +150,31 @@ def test_methods_tested_on_other_questions_are_named_as_not_compared(tmp_path):
     (gain,) = lead.places[0].gains
     assert gain.verdict == "not compared" and gain.text == f"{100 * gain.value:.1f}"
     html = page("T", ["a"], [], [], [], lead=lead)
-    assert "Not compared with SFT: other questions, or no tagged answers." in html
-    assert "</b> lower than Vanilla, not compared: other questions, or no tagged answers</li>" in html
+    reasons = "other questions, fewer than two that were measured, or no tagged answers"
+    assert f"Not compared with SFT: {reasons}." in html
+    assert f"</b> lower than Vanilla, not compared: {reasons}</li>" in html
     assert "No clear difference" not in html and "better" not in html.partition("<h1>")[2].partition("<script>")[0]
     unasked = lead_of(CellMaker(run, draws=0))
     assert unasked.not_compared == () and unasked.places[0].gains[0].verdict == "better"
+
+
+@pytest.mark.parametrize("part", [slice(1), slice(2)])
+def test_methods_are_not_compared_by_one_question(tmp_path, part):
+    tests = (("DPO", "method", (9, 2)), ("SFT", "method", (7, 4)), ("Vanilla", "baseline", (10, 10)))
+    results = []
+    for name, kind, scores in tests:
+        first, *others = tagged(scores)[part]
+        untagged = [replace(record, sentences=(Sentence("It is so.", 1.0),)) for record in others]
+        write_records(tmp_path / "test" / f"{name}.jsonl", [first, *untagged])
+        values = {"brier": brier([first])}
+        place = "people", "iterative", "sentence", "stated", 3, 2, values
+        results.append(ResultRow(name, kind, *place, file=f"{name}.jsonl"))
+    write_results(tmp_path / "test" / "results.json", results)
+    lead = lead_of(CellMaker(read_run(tmp_path), draws=60))
+    (gain,) = lead.places[0].gains
+    assert (lead.level_with, lead.not_compared, gain.verdict) == ((), ("SFT",), "not compared")
+    html = page("T", ["a"], [], [], [], lead=lead)
+    assert "fewer than two that were measured" in html and "nan" not in html.partition("</header>")[0].split("<h1>")[1]
 
 
 def test_no_text_of_a_page_changes_its_direction(cells):

@@ -38,10 +38,10 @@ def load_policy(trainer: Any, load: Callable[[], Policy]) -> Policy:
     strategy = trainer.strategy
     if not isinstance(strategy, ShardedStrategy):
         return load()
-    policy, problem = strategy.load_sharded(load)
+    policy, forwards, problem = strategy.load_sharded(load)
     raise_on_all_ranks(trainer, problem)
-    assert policy is not None
-    strategy.begin()
+    assert policy is not None and forwards is not None
+    strategy.begin(forwards)
     return policy
 
 

@@ -66,7 +66,7 @@ class ShardedStrategy(ModelParallelStrategy):
             loop.inference_mode = False
         super().setup(trainer)
 
-    def load_sharded(self, load: Callable[[], Policy]) -> tuple[Policy | None, str | None]:
+    def load_sharded(self, load: Callable[[], Policy]) -> tuple[Policy | None, CollectiveForwards | None, str | None]:
         """Load a policy and split its base.
 
         The processes of a node load one after the other, so that the node holds one whole base at a time.
@@ -75,23 +75,28 @@ class ShardedStrategy(ModelParallelStrategy):
             load: loads the policy on the CPU.
 
         Returns:
-            The policy; and what is wrong, in one line, where it cannot be loaded or split, else None.
+            The policy; what ``begin`` takes once all processes have loaded theirs; and what is wrong, in one line,
+            where it cannot be loaded or split, else None.
         """
-        policy, problem, self._forwards = None, None, None
+        policy, forwards, problem, self._forwards = None, None, None, None
         for turn in range(self.num_processes):
             if turn == self.local_rank:
                 try:
                     policy = load()
-                    self._forwards = shard_base(policy, self._shards, self.root_device)
+                    forwards = shard_base(policy, self._shards, self.root_device)
                 except LovecError as error:
                     problem = str(error)
             super().barrier()
-        return policy, problem
+        return policy, forwards, problem
 
-    def begin(self) -> None:
-        """Make the adapters of all processes equal. Every process must call it, after ``load_sharded``."""
-        assert self._forwards is not None
-        self._forwards.begin()
+    def begin(self, forwards: CollectiveForwards) -> None:
+        """Make the adapters of all processes equal, and compute together from now on. Every process must call it.
+
+        Args:
+            forwards: what ``load_sharded`` has returned, on every process: one that has none never meets the others.
+        """
+        self._forwards = forwards
+        forwards.begin()
 
     def sync_forwards(self) -> None:
         """Wait until every process calls this, see ``CollectiveForwards``; needed before they exchange values."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import forks
 import pytest
 import torch
 from completionserver import CompletionServer
@@ -141,3 +144,22 @@ def test_what_goes_wrong_with_a_sharded_base_is_said_once_and_stops_all_processe
     assert sum(named in printed for printed in (first, second)) == 1, first
     assert sum("because of records of another process" in printed for printed in (first, second)) == 1
     assert "done" in first and "done" in second
+
+
+def loads_its_own(folder: Path) -> None:
+    """Print what a run is refused with in which each process has a copy of the model."""
+    print(f"copy: {refused(folder, module(SFT, str(folder / os.environ['LOCAL_RANK'])))}")
+
+
+def test_a_model_that_one_process_cannot_load_stops_the_others_as_well(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for rank in "01":
+        shutil.copytree(model, tmp_path / rank)
+    with open(tmp_path / "1" / "model.safetensors", "r+b") as file:
+        file.truncate(1000)
+    monkeypatch.setattr(forks, "LIMIT", 120.0)
+    rank = partial(loads_its_own, tmp_path)
+    (code, first), (other, second) = run_forks(rank, rank, environments=ranks(2))
+    assert code == other == 0, first + second
+    assert f"copy: cannot load the model '{tmp_path / '1'}': the folder does not hold" in first and "copy: \n" in second

@@ -161,7 +161,7 @@ def run(flags: argparse.Namespace) -> dict[str, Any]:
             length = ["--trainer.max_steps", str(steps * part.epochs), "--trainer.max_epochs", str(part.epochs)]
         else:
             length = ["--trainer.max_steps", str(QUICK_STEPS)] if flags.quick else []
-        runs = plan([*words, *length], part.varied, flags.out, flags.seeds)
+        runs = plan([*words, *length], part.varied, flags.out, flags.seeds, jobs=flags.jobs)
         results = sweep(runs, flags.jobs)
         rows += [replace(row, method=label(name, row.method)) for row in results.rows]
         if flags.test:

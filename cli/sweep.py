@@ -111,13 +111,18 @@ def run(words: list[str]) -> None:
     parser.add_argument("--grid", action="store_true", help="every combination of values, not one option at a time")
     seeds = "comma list, such as 0,1: the table gives means; None is the recipe's own"
     parser.add_argument("--seeds", type=read_seeds, help=seeds)
-    parser.add_argument("--jobs", type=int, default=1, help="runs at a time; with more, each in a process of its own")
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        default=1,
+        help="runs at a time, of one device each; with more, each in a process of its own",
+    )
     parser.add_argument("--out", type=Path, default=Path("runs/sweep"), help="folder of the runs and of the table")
     options, passed = parser.parse_known_args(parser.spelt(words))
     begin = time.monotonic()
     check_count("--jobs", options.jobs)
     check_folder_name(options.out)
-    runs = plan(passed, options.vary, options.out, options.seeds, options.grid)
+    runs = plan(passed, options.vary, options.out, options.seeds, options.grid, options.jobs)
     from lovec.reports.diagnostic_tables import sweep_table
     from lovec.reports.table import markdown, print_table
 
@@ -195,6 +200,7 @@ def plan(
     out: Path,
     seeds: Sequence[int] | None = None,
     grid: bool = False,
+    jobs: int = 1,
 ) -> list[SweepRun]:
     """Return every run of a sweep, the recipe without changes first; their options are checked, and nothing is run.
 
@@ -206,9 +212,11 @@ def plan(
         out: folder of the runs.
         seeds: seeds of the runs; None is the recipe's own.
         grid: whether to combine all values.
+        jobs: number of runs at a time; more than one takes runs of one device only.
 
     Raises:
-        UsageError: an option is unknown, given twice, or set by the sweep itself, or it does not take its value.
+        UsageError: an option is unknown, given twice, or set by the sweep itself, or it does not take its value; or
+            there are several jobs, and a run takes several devices.
     """
     names = [option.name for option in varied]
     for name in _RESERVED:
@@ -225,7 +233,7 @@ def plan(
         parts = [f"{_short(option.name, names)}={_short(value, option.values)}" for option, value in change]
         label = ", ".join(parts) or BASE
         flags = tuple(f"--{option.name}={value}" for option, value in change)
-        settings = _settings([*words, *flags])
+        settings = _settings([*words, *flags], jobs)
         own_seed = settings.pop("seed_everything")
         slug = re.sub(r"[^A-Za-z0-9.]+", "-", label).strip("-")[:60]
         for seed in [own_seed] if seeds is None else seeds:
@@ -305,7 +313,7 @@ def _short(text: str, others: Sequence[str]) -> str:
     return last if last_parts.count(last) == 1 else text
 
 
-def _settings(words: Sequence[str]) -> dict[str, Any]:
+def _settings(words: Sequence[str], jobs: int) -> dict[str, Any]:
     """Return every setting of a run; its parts are built, too, so that they can refuse their settings."""
     from .training import TrainingCLI, resolved
 
@@ -317,6 +325,12 @@ def _settings(words: Sequence[str]) -> dict[str, Any]:
     for name, value in found.items():  # a recipe may set them, too
         if value is not None:
             raise _reserved(name)
+    devices = cli.trainer.num_devices * cli.trainer.num_nodes
+    if jobs > 1 and devices > 1:  # each process of a run repeats the whole command, with jobs of its own
+        raise UsageError(
+            f"--jobs is {jobs}, which is for runs of one device, and a run takes {devices}; give --jobs 1, or "
+            "--trainer.devices 1 and no --trainer.num_nodes"
+        )
     return settings
 
 

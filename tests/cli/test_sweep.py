@@ -113,6 +113,10 @@ def test_seeds_are_whole_numbers():
         ("--vary model.beta=1 --seeds one",
          "--seeds is one, expected whole numbers with commas between them, such as 0,1,2"),
         ("--vary model.beta=1 --jobs 0", "--jobs is 0, expected at least 1"),
+        ("--vary model.beta=1 --jobs 2 --trainer.devices 2",
+         "--jobs is 2, which is for runs of one device, and a run takes 2; give --jobs 1, or --trainer.devices 1"),
+        ("--vary trainer.num_nodes=3 --jobs 2",
+         "--jobs is 2, which is for runs of one device, and a run takes 3; give --jobs 1, or --trainer.devices 1"),
         ("", "--vary must be given"),
     ],
 )  # fmt: skip

@@ -13,6 +13,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from lovec.core.notices import counted, listed
 from lovec.datasets.stored import sizes_of
 from lovec.encoding import Encoder
+from lovec.encoding.choices import context_length
 from lovec.types import Record, is_text
 
 
@@ -25,7 +26,7 @@ class LengthWarnings(Callback):
         if loaded is None:
             return
         records, encoder = loaded("validation"), pl_module.encoder
-        context = getattr(pl_module.policy.model.config.get_text_config(), "max_position_embeddings", math.inf)
+        context = context_length(pl_module.policy.model.config) or math.inf
         if long := long_prompts(records, encoder, context):
             rank_zero_warn(
                 f"{counted(len(long), 'validation record has', 'validation records have')} a prompt that fills the "

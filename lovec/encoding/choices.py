@@ -6,6 +6,7 @@ Engines score choices after cached contexts. Training scores them at every tag o
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -27,6 +28,21 @@ def rows_at_once(logits: Tensor) -> int:
     """
     most = 1 << 18 if logits.device.type == "cpu" else 1 << 24
     return max(1, most // logits.shape[1:].numel())
+
+
+def context_length(config: Any) -> int | None:
+    """Return the most tokens that a transformers model reads, from its config; None where that names no limit.
+
+    A model with LongRoPE takes other frequencies for all rows of a batch as soon as one of them is longer than in its
+    first training. That length is its limit here, within which a row does not depend on its neighbours.
+    """
+    config = config.get_text_config()
+    length = getattr(config, "max_position_embeddings", None)
+    rope = getattr(config, "rope_parameters", None) or {}
+    for part in (rope, *(kind for kind in rope.values() if isinstance(kind, dict))):  # one for each kind of layer
+        if part.get("rope_type") == "longrope":
+            length = min(int(part["original_max_position_embeddings"]), length or sys.maxsize)
+    return int(length) if length else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,14 @@ from lovec.core.decoders import decoder_layers
 from lovec.core.notices import counted
 from lovec.core.progress import Activity, doing
 from lovec.core.settings import Count, check_count, checked
-from lovec.encoding.choices import NO_CHOICES, AttentionKind, ChoiceTree, choice_tree, rows_at_once
+from lovec.encoding.choices import (
+    NO_CHOICES,
+    AttentionKind,
+    ChoiceTree,
+    choice_tree,
+    context_length,
+    rows_at_once,
+)
 from lovec.engines.common import SampleRow, by_prompt, checked_texts, sample_rows
 from lovec.engines.kv import CachedRows
 from lovec.engines.token_scoring import check_starts, outputs_of, token_scores
@@ -68,8 +75,7 @@ class TransformersEngine:
     @property
     def context_length(self) -> int | None:
         """The most tokens that a context and what follows it may have; None where the model names no limit."""
-        length = getattr(self._synced().config.get_text_config(), "max_position_embeddings", None)
-        return None if length is None else int(length)
+        return context_length(self._synced().config)
 
     def generate(
         self,

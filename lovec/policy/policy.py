@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from lovec.core.files import atomic_folder
 from lovec.core.hub import RANDOM
-from lovec.encoding.choices import AttentionKind
+from lovec.encoding.choices import AttentionKind, context_length
 from lovec.policy.adapters import (
     ADAPTER,
     REFERENCE,
@@ -104,7 +104,7 @@ class Policy(nn.Module):
         if config.gradient_checkpointing:
             checkpoint_activations(self.model)
         settings = self.model.config.get_text_config()
-        context = int(getattr(settings, "max_position_embeddings", 0) or 1 << 30)
+        context = context_length(settings) or 1 << 30
         self.max_length = min(context, config.max_length or context)
         for name in ("logit_scale", "logits_scaling"):
             if getattr(settings, name, None) not in (None, 1, 1.0):

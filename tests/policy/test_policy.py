@@ -15,6 +15,7 @@ from tinyrun import tiny
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from lovec.encoding import Encoder
+from lovec.engines import TransformersEngine
 from lovec.models.tiny import build_tiny
 from lovec.policy import Policy, PolicyConfig, TokenBatch, TokenSequence, is_adapter
 from lovec.tries import TRIE_ATTENTION
@@ -50,6 +51,25 @@ def sequences(seed: int = 0) -> list[TokenSequence]:
         return tuple(torch.randint(3, 250, (n,), generator=generator).tolist())
 
     return [TokenSequence(ids(7), ids(5)), TokenSequence(ids(3), ids(11)), TokenSequence(ids(12), ids(1))]
+
+
+def test_longrope_models_read_no_more_than_in_their_first_training(tmp_path: Path) -> None:
+    """Beyond it transformers computes all rows of a batch otherwise, the short ones, too."""
+    rope = {"rope_type": "longrope", "short_factor": [1.0] * 16, "long_factor": [4.0] * 16}
+    rope |= {"rope_theta": 10000.0, "original_max_position_embeddings": 64}
+    folder = str(build_tiny("phi3", tmp_path / "phi3", original_max_position_embeddings=64, rope_parameters=rope))
+    policy = Policy(PolicyConfig(folder, lora_r=2)).eval()
+    engine = TransformersEngine()
+    engine.sync(policy)
+    assert policy.max_length == engine.context_length == 64
+    ids = torch.randint(3, 250, (80,), generator=torch.Generator().manual_seed(0)).tolist()
+
+    def logps(*lengths: int) -> torch.Tensor:
+        rows = [TokenSequence(tuple(ids[:10]), tuple(ids[10:length])) for length in lengths]
+        return policy.token_logps(TokenBatch.of(rows))[0, :20]
+
+    torch.testing.assert_close(logps(30, 64), logps(30))
+    assert (logps(30, 80) - logps(30)).abs().max() > 0.1
 
 
 @pytest.mark.parametrize("arch", ARCHS)

@@ -19,7 +19,7 @@ from lovec.core.notices import counted
 from lovec.core.provenance import text_digest
 from lovec.core.settings import CheckedSettings, Count, CountFromZero, Seed
 from lovec.datasets.jsonl import record_to_dict
-from lovec.datasets.pairs import WrongScores, usable, with_rejected
+from lovec.datasets.pairs import WrongScores, with_rejected
 from lovec.datasets.stored import StoredRecords, domains_of, selected
 from lovec.tags import DEFAULT_TAGS, TagFormat
 from lovec.types import DEFAULT_SCALE, LovecError, Oracle, Record, Scale, Unit
@@ -114,7 +114,7 @@ class RecordsDataModule(LightningDataModule, CheckedSettings):
         self.summary: dict[str, dict[str, int]] = {}
         self._records: dict[str, Sequence[Record]] = {}
         self._sampled: Sequence[int] | None = None
-        self._read_with: tuple[Scale, TagFormat] | None = None
+        self._read_with: tuple[Scale, TagFormat, bool] | None = None
 
     @property
     def title(self) -> str:
@@ -179,7 +179,7 @@ class RecordsDataModule(LightningDataModule, CheckedSettings):
             self.served, self._sampled = 0, None
             if _UNFIT in self.summary.get("train", ()):  # by an earlier module
                 self._forget("train")
-        if self._read_with != (read_with := (self.scale, self.tags)):
+        if self._read_with != (read_with := (self.scale, self.tags, self._takes_partly_labelled)):
             for split in [*self._records]:
                 self._forget(split)
             self._read_with = read_with
@@ -233,19 +233,28 @@ class RecordsDataModule(LightningDataModule, CheckedSettings):
         self.summary.setdefault("train", {})[_UNFIT] = len(ids)
         self.__dict__.pop("_training_digest", None)  # it was that of all records
 
+    @property
+    def _takes_partly_labelled(self) -> bool:
+        """Whether the module that these records are served to learns from single sentences, not from whole answers."""
+        return bool(getattr(getattr(self.trainer, "lightning_module", None), "takes_partly_labelled", False))
+
+    def is_usable(self, record: Record) -> bool:
+        """Return whether a record has the labels that training needs: of all sentences, or of some for some modules."""
+        return record.has_labels if self._takes_partly_labelled else record.labelled
+
     def keep_labelled(self, records: Sequence[Record], split: str) -> list[Record]:
-        """Return the fully labelled records; the number of the others goes into :attr:`summary`."""
-        kept, left_out = usable(records)
-        self.summary.setdefault(split, {})[UNLABELLED] = left_out
+        """Return the records with enough labels; the number of the others goes into :attr:`summary`."""
+        kept = [record for record in records if self.is_usable(record)]
+        self.summary.setdefault(split, {})[UNLABELLED] = len(records) - len(kept)
         return kept
 
     def training_pairs(self, records: Sequence[Record]) -> list[Record]:
-        """Return the fully labelled training records with wrong scores, drawn for those that have none."""
+        """Return the training records with enough labels, with wrong scores, drawn for those that have none."""
         return [self.with_wrong_scores(record) for record in self.keep_labelled(records, "train")]
 
     def with_wrong_scores(self, record: Record) -> Record:
-        """Return a fully labelled record with one wrong score per sentence: its own, or drawn ones."""
-        return with_rejected(record, self.seed, self.scale, self.wrong_scores)
+        """Return a record with one wrong score per sentence, its own or drawn ones; none where a label is missing."""
+        return with_rejected(record, self.seed, self.scale, self.wrong_scores) if record.labelled else record
 
     def keep_unlabelled(self, records: Sequence[Record]) -> list[Record]:
         """Return records to train on without labels, whatever labels they have.
@@ -319,7 +328,10 @@ class RecordsDataModule(LightningDataModule, CheckedSettings):
             left_out = self.summary.get("train", {}).get(UNLABELLED, 0)
             advice = "check the data and its labels"
             if left_out:
-                advice = f"{left_out} records have no labels, which `lovec label --answers FILE --oracle NAME` makes"
+                advice = (
+                    f"{left_out} records have a sentence without a label, or no sentence; "
+                    "`lovec label --answers FILE --oracle NAME` labels them"
+                )
             raise LovecError(
                 f"{type(self).__name__} has {len(self._records['train'])} usable training records for {world_size} "
                 f"process(es), expected at least one each; {advice}"

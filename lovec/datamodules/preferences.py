@@ -60,8 +60,8 @@ class Demonstrations(FilesDataModule):
         return [*records, *self.keep_unlabelled([bare_statements(row, tags) for row in read_any(self.unlabelled)])]
 
     def trainable(self, record: Record) -> Record | None:
-        """Return a fully labelled record."""
-        return record if record.labelled else None
+        """Return a record with enough labels."""
+        return record if self.is_usable(record) else None
 
 
 class Preferences(FilesDataModule):
@@ -81,5 +81,5 @@ class Preferences(FilesDataModule):
     """
 
     def trainable(self, record: Record) -> Record | None:
-        """Return a fully labelled record, with one wrong score per sentence."""
-        return self.with_wrong_scores(record) if record.labelled else None
+        """Return a record with enough labels, with one wrong score per sentence."""
+        return self.with_wrong_scores(record) if self.is_usable(record) else None

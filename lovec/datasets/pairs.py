@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
 from dataclasses import replace
 from random import Random
 from typing import Literal, TypeAlias
@@ -72,14 +71,3 @@ def _wrong_score(score: int, reach: int, top: int, share: float) -> int:
     low, high = max(0, score - reach), min(top, score + reach)
     drawn = low + int((high - low) * share)
     return drawn + (drawn >= score)
-
-
-def usable(records: Iterable[Record]) -> tuple[list[Record], int]:
-    """Select the records that can be trained on: those with sentences that are all labelled.
-
-    Returns:
-        The selected records in their order, and the number of the others.
-    """
-    everything = list(records)
-    kept = [record for record in everything if record.labelled]
-    return kept, len(everything) - len(kept)

@@ -124,6 +124,7 @@ class EvaluationModule(LightningModule, CheckedSettings):
     """
 
     uses_dropout: ClassVar[bool] = False
+    takes_partly_labelled: ClassVar[bool] = False
     needs_reference: bool = False
 
     policy: Policy

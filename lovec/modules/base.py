@@ -56,8 +56,9 @@ class PolicyModule(EvaluationModule):
         optimizer: creates the optimiser from the adapter's parameters.
         lr_scheduler: creates the schedule, which is stepped once per optimiser step; null keeps the rate constant.
         micro_batch_tokens: tokens that run through the model at once: distinct ones, or where sequences are padded (see
-            ``policy.share_prefixes``) all of them. It changes the memory that is needed, and results by rounding only.
-            null is 16,384, and fewer where a large model would not fit: a machine of 8 GB, or the memory of the GPU.
+            ``policy.share_prefixes``) all of them. It changes the memory that is needed, and results by rounding only;
+            with dropout it changes which inputs are dropped. null is 16,384, and fewer where a large model would not
+            fit: a machine of 8 GB, or the memory of the GPU.
         grad_norm: gradients are clipped to this norm; 0 does not clip.
         kwargs: arguments of ``EvaluationModule``: policy, evaluation, engine, oracle, seed.
 

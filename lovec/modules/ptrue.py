@@ -46,6 +46,7 @@ class PTrueTuned(PolicyModule):
     """
 
     uses_dropout = True
+    takes_partly_labelled = True
     probes = False
 
     def __init__(self, beta: Positive = 0.25, **kwargs: Any) -> None:

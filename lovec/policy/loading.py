@@ -51,7 +51,8 @@ class PolicyConfig:
             null loads them as they are stored.
         gradient_checkpointing: recompute activations in the backward pass.
         share_prefixes: compute tokens with which several sequences of a micro-batch begin once; models whose attention
-            does not allow it are computed row by row, padded, as with false.
+            does not allow it are computed row by row, padded, as with false. With dropout, which inputs are dropped
+            changes with it.
         max_length: the most tokens of prompt and completion together; null takes the length of the model's context.
         instruction: system prompt asking for tags; null takes the data's own, or else the paper's.
         tag_words: the words before and after a score; an instruction of your own should name them.

@@ -288,7 +288,7 @@ def test_no_training_records_are_refused_and_no_validation_records_are_fine(tmp_
     path.write_text(json.dumps({"prompt": "Who?", "chosen": "Ada.", "rejected": "Bo."}) + "\n")
     for data in (Preferences(str(path), val_fraction=0.0), Demonstrations(str(path), val_fraction=0.0)):
         data.setup("fit")
-        with pytest.raises(LovecError, match=r"1 records have no labels, which `lovec label --answers FILE --oracle"):
+        with pytest.raises(LovecError, match="1 records have a sentence without a label, or no sentence; "):
             data.train_dataloader()
 
 
@@ -506,6 +506,19 @@ def test_another_module_gets_records_of_its_own(tmp_path, name):
         pairs = data.loaded("train")
         assert list(pairs) == [with_rejected(replace(pair, rejected=None), 0, scale) for pair in pairs]
         assert len(pairs) + len(data.loaded("validation")) == 40
+
+
+@pytest.mark.parametrize("cls", [Demonstrations, Preferences])
+def test_partly_labelled_answers_are_for_modules_that_learn_from_sentences(tmp_path, cls):
+    rows = [labelled("whole", 0.2, 0.4), labelled("partly", 0.2, None), labelled("none", None), Record("empty", "Who?")]
+    write_records(tmp_path / "a.jsonl", rows)
+    data = cls(str(tmp_path / "a.jsonl"), val_fraction=0.0)
+    for taken, left_out in ((False, 3), (True, 2), (False, 3)):
+        data.trainer = SimpleNamespace(lightning_module=SimpleNamespace(takes_partly_labelled=taken))
+        data.setup("fit")
+        assert [record.id for record in data.loaded("train")] == ["whole", "partly"][: 1 + taken]
+        assert data.summary["train"][LEFT_OUT] == left_out
+        assert data.loaded("train")[-1].rejected is None or (cls is Preferences and not taken)
 
 
 def test_what_a_module_could_not_learn_from_is_there_for_the_next_one(tmp_path):

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from lovec.datasets.pairs import usable, with_rejected
+from lovec.datasets.pairs import with_rejected
 from lovec.types import LovecError, Record, Scale, Sentence, to_rating
 
 
@@ -128,10 +128,3 @@ def test_unlabelled_records_are_refused(labels):
     given_labels = sum(f is not None for f in labels)
     with pytest.raises(LovecError, match=f"'ann' has {given_labels} labels for {len(labels)} sentences"):
         with_rejected(record("ann", *labels), 0)
-
-
-def test_usable_records_have_sentences_that_are_all_labelled():
-    rows = [record("a", 0.1), record("b"), record("c", 0.1, None), record("d", 1.0, 0.0)]
-    kept, dropped = usable(iter(rows))
-    assert [r.id for r in kept] == ["a", "d"]
-    assert dropped == 2

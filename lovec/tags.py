@@ -163,6 +163,17 @@ def parse(text: str, tags: TagFormat = DEFAULT_TAGS, opened: bool = True) -> Tag
     return TaggedText(tuple(sentences), rest, text[:thought])
 
 
+def shows_confidence(span: TaggedSentence, tags: TagFormat = DEFAULT_TAGS) -> bool:
+    """Return whether a span ends in a tag with a confidence in place of a score, as ``lovec tag`` prints it: 0.42.
+
+    Args:
+        span: a span of `parse`.
+        tags: the tag words.
+    """
+    tag = rf"\s*{re.escape(tags.open)} (?:0\.\d\d|1\.00) {re.escape(tags.close)}"
+    return bool(span.text) and re.fullmatch(tag, span.raw.lstrip()[len(span.text) :]) is not None
+
+
 def render(
     sentences: Iterable[TaggedSentence | tuple[str, int]], tags: TagFormat = DEFAULT_TAGS, opened: bool = True
 ) -> str:

@@ -34,6 +34,8 @@ def tag(score: int | str) -> str:
     [
         (f"One. {tag(9)} Two. {tag(3)}", [("One.", 9), ("Two.", 3)]),
         (f"# Life {tag(1)}\n\nOne. {tag(2)}\n- two {tag(3)}\n- three {tag(4)}", None),
+        (f"One. Still one. {tag('0.42')} Two. {tag('1.00')}", [("One. Still one.", None), ("Two.", None)]),
+        (f"One. Two. {tag('1.42')} Three. {tag('0.420')}", [("One.", None), ("Two.", None), ("Three.", None)]),
         (f"One. Still one. {tag(9)} Two. Three.", [("One. Still one.", 9), ("Two.", None), ("Three.", None)]),
         (f"Title\n\nOne. Two. {tag(9)}", [("Title", None), ("One. Two.", 9)]),
         (f"One. {tag('x')} Two. {tag(3)}", [("One. x", None), ("Two.", 3)]),

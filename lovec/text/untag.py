@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from lovec.tags import DEFAULT_TAGS, TagFormat, parse, strip, thought_length, without_own_marks
+from lovec.tags import DEFAULT_TAGS, TagFormat, parse, shows_confidence, strip, thought_length, without_own_marks
 from lovec.text.clauses import CONFIDENCES, in_clauses
 from lovec.text.documents import kept_blocks, kind_of, parts, readable, unused_characters
 from lovec.text.sentences import spans, split_sentences
@@ -24,9 +24,9 @@ def untag(
     """Return a record whose answer and sentences hold no tags, and the number of sentences whose tag was read.
 
     A record without sentences gets those that its tags mark: a tag ends a sentence, and what has no valid tag is split.
-    The score of a valid tag becomes the score of its sentence. Removed are also confidences by source, and those of
-    whole sentences behind their clauses. What stands in a block of code between two fences is code, tags included. Of a
-    tagged answer in HTML the visible text stays.
+    A confidence that ``lovec tag`` printed in a tag ends a sentence, too. The score of a valid tag becomes the score of
+    its sentence. Removed are also confidences by source, and those of whole sentences behind their clauses. What stands
+    in a block of code between two fences is code, tags included. Of a tagged answer in HTML the visible text stays.
 
     Args:
         record: given or generated text.
@@ -180,7 +180,7 @@ def _marked(answer: str, tags: TagFormat, split: Callable[[str], list[str]], ope
     for span in parsed.sentences:
         first = span is parsed.sentences[0]
         begins_line = first or _begins_line(span.raw)
-        if span.score is None:
+        if span.score is None and not shows_confidence(span, tags):
             yield from parts(strip(span.raw, tags, opened=False), split, first, begins_line=begins_line)
             continue
         begin = _last_paragraph(span.text, begins_line, first)
@@ -188,7 +188,8 @@ def _marked(answer: str, tags: TagFormat, split: Callable[[str], list[str]], ope
         text, head = span.text[begin:].strip(), span.text[:begin].rstrip()
         if head:
             begins_line = "\n" in span.text[len(head) : len(span.text) - len(text)]
-        yield _scored(Sentence(text, kind=kind_of(text, begins_line)), span.score, tags)
+        sentence = Sentence(text, kind=kind_of(text, begins_line))
+        yield sentence if span.score is None else _scored(sentence, span.score, tags)
     first = not parsed.sentences
     yield from parts(parsed.tail, split, first, begins_line=first or _begins_line(parsed.tail))
 

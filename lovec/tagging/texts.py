@@ -449,7 +449,7 @@ class Documents:
     def _all(self) -> Iterator[tuple[Record, tuple[str, int | None] | None]]:
         for name, path in self.files:
             if self.asking or is_rows(path):
-                yield from ((record, None) for record in self._rows(name, path))
+                yield from self._rows(name, path)
             else:
                 yield from self._text(name, path)
 
@@ -486,7 +486,8 @@ class Documents:
             end = start + len(paragraph)
             before += paragraph.count("\n")
 
-    def _rows(self, name: str, path: Path) -> Iterator[Record]:
+    def _rows(self, name: str, path: Path) -> Iterator[tuple[Record, tuple[str, None] | None]]:
+        """Yield the documents of a file with rows, each with its place in ``places`` if it was read from HTML."""
         reading = Reading(name)
         try:
             for number, row in read_rows(path, name, self.on_error):
@@ -514,13 +515,16 @@ class Documents:
             record = record_from_dict(row)
         yield _given(record) if is_given else record
 
-    def _checked(self, record: Record, place: str) -> Record:
+    def _checked(self, record: Record, place: str) -> tuple[Record, tuple[str, None] | None]:
         if not self.asking and not record.answer.strip() and not record.sentences:
             raise LovecError(
                 f"{place}: has no 'text', 'answer' or 'sentences' to tag; use --ask_file to have questions answered"
             )
         sentences = tuple(replace(sentence, text=unix_lines(sentence.text)) for sentence in record.sentences)
-        return replace(record, answer=readable(unix_lines(record.answer)), sentences=sentences)
+        answer = unix_lines(record.answer)
+        has_lines = not is_html(answer[thought_length(answer, not record.given) :])
+        record = replace(record, answer=readable(answer), sentences=sentences)
+        return record, None if has_lines else (record.id, None)
 
 
 def read_sources(place: str) -> tuple[str, ...]:

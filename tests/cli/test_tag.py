@@ -198,6 +198,21 @@ def test_sentences_of_html_have_their_numbers_since_its_lines_are_not_those_of_t
         assert re.findall(r"^(\S+): \[[\d.]+\] ", out, re.MULTILINE) == places
 
 
+def test_rows_of_html_have_numbers_of_sentences_and_the_others_lines(run: Any) -> None:
+    html = "<div>\n\n<p>\nShe was born.\n</p>\n\n<p>She died.</p></div>"
+    rows = [
+        {"id": "h", "text": html},
+        {"id": "h", "text": html},
+        {"id": "t", "text": "One.\n\nTwo."},
+        {"id": "a", "answer": f"Hm.\n</think>\n{html}"},
+    ]
+    Path("rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    _, out, _ = run("rows.jsonl", "--doubt", "1")
+    assert re.findall(r"^(\S+): \[[\d.]+\] ", out, re.MULTILINE) == [
+        "h:#1", "h:#2", "h#2:#1", "h#2:#2", "t:1", "t:3", "a:#1", "a:#2",
+    ]  # fmt: skip
+
+
 def test_given_sentences_are_scored_whatever_they_look_like(run: Any) -> None:
     Path("own.jsonl").write_text(json.dumps({"question": "Q?", "sentences": [{"text": "# Not a heading"}]}) + "\n")
     _, line, _ = run("own.jsonl", "--format", "jsonl")

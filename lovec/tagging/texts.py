@@ -42,7 +42,7 @@ from lovec.tagging.methods import Method, MethodTagger, check_method, check_ques
 from lovec.tagging.revising import Revise
 from lovec.tagging.selection import KEEP_ALL, Selection
 from lovec.tags import DEFAULT_TAGS, UNTAGGED, TagFormat, mentions_thought, thought_length
-from lovec.text.documents import is_html, paragraphs, readable, title_of, unix_lines
+from lovec.text.documents import is_html, paragraphs, parts, readable, title_of, unix_lines
 from lovec.types import (
     BY_SOURCE,
     DEFAULT_SCALE,
@@ -478,9 +478,11 @@ class Documents:
         for number, (paragraph, kind) in enumerate(paragraphs(document.answer[end:]), 1):
             start = document.answer.index(paragraph, end)
             before += document.answer.count("\n", end, start)
-            sentences = () if kind == STATEMENT else (Sentence(paragraph, kind=kind),)
+            sentences = [] if kind == STATEMENT else [Sentence(paragraph, kind=kind)]
+            if not sentences and has_lines and is_html(paragraph) and not DEFAULT_TAGS.occur_in(paragraph):
+                sentences = parts(paragraph, begins=False)  # as in the whole document, whose markup stays
             yield (
-                replace(document, id=f"{name}:{number}", answer=paragraph, sentences=sentences),
+                replace(document, id=f"{name}:{number}", answer=paragraph, sentences=tuple(sentences)),
                 (name, before if has_lines else None),
             )
             end = start + len(paragraph)

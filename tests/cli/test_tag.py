@@ -198,6 +198,14 @@ def test_sentences_of_html_have_their_numbers_since_its_lines_are_not_those_of_t
         assert re.findall(r"^(\S+): \[[\d.]+\] ", out, re.MULTILINE) == places
 
 
+def test_html_in_markdown_stays_as_it_is_also_by_paragraphs(run: Any) -> None:
+    html = "<div>\n<p>It is embedded.</p>\n</div>\nShe wrote in the same block."
+    Path("embedded.md").write_text(f"It begins here.\n\n{html}\n\nIt ends here.")
+    whole, alone = (run("embedded.md", "--doubt", "1", *words)[1] for words in ([], ["--paragraphs"]))
+    assert [re.findall(r"^\S+:(\d+): \[", out, re.MULTILINE) for out in (whole, alone)] == [["1", "4", "6", "8"]] * 2
+    assert json.loads(run("embedded.md", "--paragraphs", "--format", "jsonl")[1].splitlines()[1])["answer"] == html
+
+
 def test_rows_of_html_have_numbers_of_sentences_and_the_others_lines(run: Any) -> None:
     html = "<div>\n\n<p>\nShe was born.\n</p>\n\n<p>She died.</p></div>"
     rows = [

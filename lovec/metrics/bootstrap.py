@@ -26,10 +26,13 @@ from lovec.metrics.ranking import aurc_of
 from lovec.metrics.records import sentence_pairs
 from lovec.metrics.table import METRICS
 from lovec.metrics.weighted import PairLayout, WeightedPairs
-from lovec.types import LovecError, Record
+from lovec.types import LovecError, Record, question_id
 
 QuestionPairs: TypeAlias = Mapping[str, tuple[Sequence[float], Sequence[float]]]
-"""Confidences and factualities (equally long, in [0, 1]) of the sentences of each question, by the question's id."""
+"""Confidences and factualities (equally long, in [0, 1]) of the sentences of each answer, by the id of its record.
+
+Several answers to one question have ids that differ only in their ending "/sample-N", and are drawn together.
+"""
 
 BOOTSTRAPPED = tuple(name for name, info in METRICS.items() if info.bootstrapped)
 """Names of all metrics that can get an interval."""
@@ -70,7 +73,7 @@ class Resampled:
     """Metrics of one method on the questions and on every draw, each the mean over its training seeds.
 
     Attributes:
-        questions: their ids, sorted.
+        questions: their ids, without "/sample-N", sorted.
         seed: seed of the draws.
         metrics: values by name, [1 + draws], float64; the first is that of the questions themselves. NaN where it is
             undefined for any of the training seeds.
@@ -82,10 +85,10 @@ class Resampled:
 
 
 def by_question(records: Iterable[Record], readout: str) -> dict[str, tuple[list[float], list[float]]]:
-    """Return the pairs of tagged and labelled records per question, without sentences that lack one of the two.
+    """Return the pairs of tagged and labelled records per answer, without sentences that lack one of the two.
 
     Args:
-        records: one per question, with the question's id.
+        records: the answers, each with the question's id, or that with the ending "/sample-N".
         readout: "stated" or "mean", see ``lovec.metrics.records.confidence_of``.
 
     Raises:
@@ -94,7 +97,7 @@ def by_question(records: Iterable[Record], readout: str) -> dict[str, tuple[list
     pairs: dict[str, tuple[list[float], list[float]]] = {}
     for record in records:
         if record.id in pairs:
-            raise LovecError(f"two records have the id {record.id!r}, expected one answer per question in a run")
+            raise LovecError(f"two records have the id {record.id!r}, expected one of its own for each answer")
         confidence, factuality, _ = sentence_pairs([record], readout)
         pairs[record.id] = confidence, factuality
     return pairs
@@ -113,7 +116,7 @@ def resample(
     ``bases`` give the same draws of runs.
 
     Args:
-        runs: one per training seed, over the same questions.
+        runs: one per training seed, over the same answers.
         draws: number of draws; each holds as many questions as there are, drawn with replacement.
         seed: seed of the draws.
         metrics: names out of ``BOOTSTRAPPED``. The ones of ``MAIN`` are quick; all of them take some ten times as long.
@@ -130,17 +133,18 @@ def resample(
     check_seed("seed", seed)
     if not metrics or not {*metrics} <= {*BOOTSTRAPPED}:
         raise LovecError(f"metrics of the bootstrap are {metrics!r}, expected some of {', '.join(BOOTSTRAPPED)}")
-    questions = tuple(sorted({question for run in runs for question in run}))
-    if not questions:
+    answers = sorted({answer for run in runs for answer in run})
+    if not answers:
         raise LovecError(f"a bootstrap got {len(runs)} runs without any question; give tagged and labelled records")
     for run in runs:
-        if missing := [question for question in questions if question not in run]:
-            raise LovecError(_unequal(len(run), len(questions), missing[0]))
+        if missing := [answer for answer in answers if answer not in run]:
+            raise LovecError(_unequal(len(run), len(answers), missing[0]))
     if bases is not None and len(bases) != len(runs):
         raise LovecError(
             f"a bootstrap got {len(runs)} runs and {len(bases)} names of base models, expected one per run"
         )
-    samples = [_Sample.of(run, questions) for run in runs]
+    questions = tuple(sorted(set(map(question_id, answers))))
+    samples = [_Sample.of(run, answers, questions) for run in runs]
     weights = None if bases is None else _run_weights(bases, draws, seed)
     return Resampled(questions, seed, _values(samples, draws, seed, metrics, weights))
 
@@ -328,33 +332,37 @@ class _Sample:
 
     Attributes:
         layout: the sentences' pairs.
-        owner: index of the question that every sentence belongs to, [N].
-        lengths: number of sentences of every question, float64.
+        answer: index of the answer that every sentence belongs to, [N].
+        question: index of the question of every answer, [answers].
+        questions: number of questions.
     """
 
     layout: PairLayout
-    owner: Tensor
-    lengths: Tensor
+    answer: Tensor
+    question: Tensor
+    questions: int
 
     @classmethod
-    def of(cls, run: QuestionPairs, questions: Sequence[str]) -> _Sample:
-        """Return what is drawn from: the sentences of these questions.
+    def of(cls, run: QuestionPairs, answers: Sequence[str], questions: Sequence[str]) -> _Sample:
+        """Return what is drawn from: the sentences of these answers to these questions.
 
         Raises:
-            LovecError: a question has not as many confidences as factualities, or one of them lies outside [0, 1].
+            LovecError: an answer has not as many confidences as factualities, or one of them lies outside [0, 1].
         """
-        pairs = [run[question] for question in questions]
-        for question, (confidences, factualities) in zip(questions, pairs, strict=True):
+        pairs = [run[answer] for answer in answers]
+        for answer, (confidences, factualities) in zip(answers, pairs, strict=True):
             if len(confidences) != len(factualities):
                 raise LovecError(
-                    f"question {question!r} has {len(confidences)} confidences and {len(factualities)} factualities, "
+                    f"question {answer!r} has {len(confidences)} confidences and {len(factualities)} factualities, "
                     "expected one of each per sentence"
                 )
         layout = PairLayout.of(
             [c for confidences, _ in pairs for c in confidences], [f for _, labels in pairs for f in labels]
         )
         lengths = torch.tensor([len(confidences) for confidences, _ in pairs])
-        return cls(layout, torch.arange(len(pairs)).repeat_interleave(lengths), lengths.double())
+        places = {question: place for place, question in enumerate(questions)}
+        question = torch.tensor([places[question_id(answer)] for answer in answers])
+        return cls(layout, torch.arange(len(pairs)).repeat_interleave(lengths), question, len(questions))
 
     @classmethod
     def of_groups(cls, pairs: GroupedPairs) -> _Sample:
@@ -364,7 +372,17 @@ class _Sample:
             LovecError: a confidence or a factuality lies outside [0, 1].
         """
         layout = PairLayout.of(pairs.confidence, pairs.factuality)
-        return cls(layout, pairs.group, torch.bincount(pairs.group, minlength=pairs.groups).double())
+        return cls(layout, pairs.group, torch.arange(pairs.groups), pairs.groups)
+
+    @cached_property
+    def owner(self) -> Tensor:
+        """Index of the question that every sentence belongs to, [N]."""
+        return self.question[self.answer]
+
+    @cached_property
+    def lengths(self) -> Tensor:
+        """Number of sentences of every question, [questions], float64."""
+        return torch.bincount(self.owner, minlength=self.questions).double()
 
     def by_question(self, values: Tensor) -> Tensor:
         """Return the sums of values [N] by question, [questions]."""
@@ -390,9 +408,17 @@ class _Sample:
         return self.by_question(log_losses(self.layout.confidence, self.layout.factuality))
 
     @cached_property
+    def answered(self) -> Tensor:
+        """Number of answers with a sentence to every question, [questions], float64."""
+        return torch.bincount(self.question[self.answer.unique()], minlength=self.questions).double()
+
+    @cached_property
     def f1(self) -> Tensor:
-        """F1@K of every question, [questions]; 0 where there is no sentence."""
-        return f1_at_k(self.by_question(self.layout.factuality), self.lengths).nan_to_num(nan=0.0)
+        """Sum of F1@K of the answers to every question, [questions]; 0 for those without a sentence."""
+        lengths = torch.bincount(self.answer, minlength=len(self.question)).double()
+        supported = torch.zeros_like(lengths).index_add(0, self.answer, self.layout.factuality)
+        of_answers = f1_at_k(supported, lengths).nan_to_num(nan=0.0)
+        return torch.zeros_like(self.lengths).index_add(0, self.question, of_answers)
 
 
 @dataclass(frozen=True)
@@ -443,7 +469,7 @@ _OF_DRAWS: Mapping[str, Callable[[_Drawn], Tensor]] = {
     "spearman": lambda drawn: _spearman(drawn.pairs),
     "log_score": lambda drawn: drawn.counts @ drawn.sample.log_losses / drawn.n,
     "aurc": lambda drawn: aurc_of(drawn.pairs),
-    "f1_at_k": lambda drawn: drawn.counts @ drawn.sample.f1 / (drawn.counts @ (drawn.sample.lengths > 0).double()),
+    "f1_at_k": lambda drawn: drawn.counts @ drawn.sample.f1 / (drawn.counts @ drawn.sample.answered),
     "mean_confidence": lambda drawn: drawn.counts @ drawn.sample.by_question(drawn.sample.layout.confidence) / drawn.n,
     "mean_factuality": lambda drawn: drawn.counts @ drawn.sample.by_question(drawn.sample.layout.factuality) / drawn.n,
 }

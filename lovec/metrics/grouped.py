@@ -13,12 +13,12 @@ from torch import Tensor
 
 from lovec.metrics.functional import checked_pair
 from lovec.metrics.records import sentence_pairs
-from lovec.types import Record
+from lovec.types import Record, question_id
 
 
 @dataclass(frozen=True, slots=True)
 class GroupedPairs:
-    """Pairs of confidence and factuality, and what belongs together: the sentences of an answer, the rows of a passage.
+    """Pairs of confidence and factuality, and what belongs together: sentences on a question, rows of a passage.
 
     Attributes:
         confidence: [N], float64, in [0, 1].
@@ -34,7 +34,7 @@ class GroupedPairs:
 
 
 def grouped_pairs(records: Sequence[Record], readout: str) -> GroupedPairs:
-    """Return confidence and factuality of every sentence that has both; each record is a group.
+    """Return confidence and factuality of every sentence that has both; each question is a group.
 
     Args:
         records: tagged and labelled records.
@@ -48,8 +48,9 @@ def grouped_pairs(records: Sequence[Record], readout: str) -> GroupedPairs:
     confidence = torch.tensor([value for confidences, _ in pairs for value in confidences], dtype=double)
     factuality = torch.tensor([value for _, factualities in pairs for value in factualities], dtype=double)
     lengths = torch.tensor([len(confidences) for confidences, _ in pairs], dtype=torch.int64)
-    owner = torch.arange(len(pairs)).repeat_interleave(lengths)
-    return GroupedPairs(*checked_pair(confidence, factuality), owner, len(pairs))
+    groups: dict[str, int] = {}
+    group = torch.tensor([groups.setdefault(question_id(r.id), len(groups)) for r in records], dtype=torch.int64)
+    return GroupedPairs(*checked_pair(confidence, factuality), group.repeat_interleave(lengths), len(groups))
 
 
 def group_means(pairs: GroupedPairs) -> GroupedPairs:

@@ -105,7 +105,7 @@ class CellMaker:
         key = (*_key(row), "main" if name in MAIN else name)
         if key not in self._resampled_of:
             by_seed = self.run.records_by_seed(row.method, row.mode, row.readout)
-            pairs = [_pairs_by_question(records, row) for seed in by_seed if (records := in_domain(seed, row.domain))]
+            pairs = [_pairs_by_answer(records, row) for seed in by_seed if (records := in_domain(seed, row.domain))]
             names = MAIN if name in MAIN else (name,)
             try:
                 self._resampled_of[key] = resample(pairs, self.draws, metrics=names) if pairs else None
@@ -129,8 +129,8 @@ def _key(row: ResultRow) -> tuple[str, str, str, str, str]:
     return row.method, row.domain, row.mode, row.level, row.readout
 
 
-def _pairs_by_question(records: Iterable[Record], row: ResultRow) -> dict[str, tuple[list[float], list[float]]]:
-    """Return the confidences and factualities of every question as the row counts them: per sentence or per passage.
+def _pairs_by_answer(records: Iterable[Record], row: ResultRow) -> dict[str, tuple[list[float], list[float]]]:
+    """Return the confidences and factualities of every answer as the row counts them: per sentence or per passage.
 
     Raises:
         LovecError: two records share an id.

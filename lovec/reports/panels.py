@@ -106,8 +106,9 @@ def labelled_pairs(given: Sequence[Record] | GroupedPairs, readout: str) -> Grou
     """
     pairs = given if isinstance(given, GroupedPairs) else grouped_pairs(given, readout)
     if not pairs.confidence.numel():
+        size = given.groups if isinstance(given, GroupedPairs) else len(given)
         raise LovecError(
-            f"none of {pairs.groups} records has a sentence with a confidence and a factuality; "
+            f"none of {size} records has a sentence with a confidence and a factuality; "
             "give the tagged records that `lovec test` writes"
         )
     return pairs

@@ -261,6 +261,37 @@ def test_records_become_runs():
         by_question([records[0], records[0]], "stated")
 
 
+def sampled(run):
+    """The same run, with four equal answers to every question."""
+    return {f"{question}/sample-{n}": pairs for question, pairs in run.items() for n in range(1, 5)}
+
+
+def test_answers_to_one_question_are_drawn_together():
+    once, often = simulated(people=10), sampled(simulated(people=10))
+    names = [name for name in BOOTSTRAPPED if name not in {"aurc", "auarc", "prr"}]  # the others are of shares alone
+    drawn = resample([once], 40, metrics=names), resample([often], 40, metrics=names)
+    assert drawn[0].questions == drawn[1].questions == tuple(sorted(once))
+    for name, values in drawn[0].metrics.items():
+        assert drawn[1].metrics[name].tolist() == pytest.approx(values.tolist(), abs=1e-9, nan_ok=True), name
+    worse = resample([sampled(simulated(people=10, bias=0.3))], 40)
+    alone = resample([simulated(people=10, bias=0.3)], 40)
+    both = intervals(worse, resample([often], 40)), intervals(alone, resample([once], 40))
+    for name in MAIN:
+        found, expected = (interval[name] for interval in both)
+        assert [found.low, found.high] == pytest.approx([expected.low, expected.high], abs=1e-9)
+
+
+def test_f1_of_several_answers_is_that_of_each():
+    """An answer without a sentence has none, and does not count."""
+    run = {"a/sample-1": ([0.5] * 4, [1.0, 1.0, 0.0, 0.0]), "a/sample-2": ([0.5], [0.0]), "a/sample-3": ([], [])}
+    run |= {"b": ([0.5] * 2, [1.0, 1.0])}
+    f1 = f1_at_k([2.0, 0.0, 2.0], [4, 1, 2])
+    drawn = resample([run], 30, metrics=["f1_at_k"]).metrics["f1_at_k"]
+    assert float(drawn[0]) == pytest.approx(float(f1.mean()))
+    possible = {round(float(part.mean()), 9) for part in (f1, f1[:2], f1[2:])}
+    assert {round(value, 9) for value in drawn[1:].tolist()} == possible
+
+
 def test_what_cannot_be_paired_is_refused():
     run = simulated(people=5)
     more = {**run, "extra": ([0.1], [0.2])}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -116,6 +117,9 @@ def test_records_become_pairs():
     found = grouped_pairs(tagged, "stated")
     assert (found.confidence.tolist(), found.factuality.tolist()) == ([0.5, 1.0], [1.0, 0.25])
     assert found.group.tolist() == [0, 2] and found.groups == 3
+    sampled = [replace(record, id=name) for record, name in zip(tagged, ("a/sample-1", "b", "a/sample-2"), strict=True)]
+    found = grouped_pairs(sampled, "stated")
+    assert found.group.tolist() == [0, 0] and found.groups == 2
 
 
 def test_groups_without_a_pair_change_no_metric():

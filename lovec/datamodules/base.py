@@ -20,7 +20,7 @@ from lovec.core.provenance import text_digest
 from lovec.core.settings import CheckedSettings, Count, CountFromZero, Seed
 from lovec.datasets.jsonl import record_to_dict
 from lovec.datasets.pairs import WrongScores, with_rejected
-from lovec.datasets.stored import StoredRecords, domains_of, selected
+from lovec.datasets.stored import StoredRecords, check_own_ids, domains_of, selected
 from lovec.tags import DEFAULT_TAGS, TagFormat
 from lovec.types import DEFAULT_SCALE, LovecError, Oracle, Record, Scale, Unit
 
@@ -189,6 +189,7 @@ class RecordsDataModule(LightningDataModule, CheckedSettings):
             records = self.load(split)
             if split != "train" and not isinstance(records, StoredRecords):
                 records = list(map(self.with_domain, records))
+                check_own_ids(records, split, f"{type(self).__name__}.load")
             self._records[split] = records
             counts = self.summary.setdefault(split, {})
             counts["records"] = len(records)

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 import unicodedata
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from struct import Struct
 from typing import Any, NamedTuple, TypeAlias, overload
 
+from lovec.core.notices import counted, listed
 from lovec.datasets.jsonl import bounded_lines, is_blank, open_input, parse_line, record_of
 from lovec.datasets.layouts import OWN, known_layout, read_any
 from lovec.datasets.rows import Row
@@ -87,6 +89,25 @@ def sizes_of(records: Sequence[Record], tags: TagFormat) -> Iterator[RecordSize]
 def domains_of(records: Sequence[Record]) -> Iterator[str]:
     """Return the domain of every record; nothing is read where they are known."""
     return records.domains() if isinstance(records, StoredRecords) else (record.domain for record in records)
+
+
+def check_own_ids(records: Iterable[Record], split: str, place: str = "") -> None:
+    """Check that each of some records has an id of its own, by which what is known of it is kept.
+
+    Args:
+        records: the records.
+        split: what they are for, such as "training".
+        place: where they come from; "" if it is not known.
+
+    Raises:
+        LovecError: records share ids.
+    """
+    counts = Counter(record.id for record in records)
+    if shared := [name for name, count in counts.items() if count > 1]:
+        raise LovecError(
+            f"{counted(sum(counts[name] for name in shared), f'{split} answer')} share {counted(len(shared), 'id')}: "
+            f"{listed(shared)}; give each answer an id of its own{place and f', in {place}'}"
+        )
 
 
 class StoredRecords(Sequence[Record]):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,7 +11,7 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor
 
 from lovec.core.notices import counted, listed
-from lovec.datasets.stored import sizes_of
+from lovec.datasets.stored import check_own_ids, sizes_of
 from lovec.modules.batching import Batch, Example
 from lovec.tags import TagFormat
 from lovec.types import LovecError, Record, is_text
@@ -158,13 +157,7 @@ def check_ids(data: Any) -> None:
     Args:
         data: the datamodule; those that name no ``training_files`` have none.
     """
-    counts = Counter(row.id for row in data.loaded("train"))
-    if shared := [name for name, count in counts.items() if count > 1]:
-        place = " or ".join(getattr(data, "training_files", ()))
-        raise LovecError(
-            f"{counted(sum(counts[name] for name in shared), 'training answer')} share {counted(len(shared), 'id')}: "
-            f"{listed(shared)}; give each answer an id of its own{place and f', in {place}'}"
-        )
+    check_own_ids(data.loaded("train"), "training", " or ".join(getattr(data, "training_files", ())))
 
 
 def not_finite(

@@ -343,6 +343,17 @@ def test_held_out_share_depends_on_id_and_seed_alone(labels, tmp_path):
     assert not Demonstrations(str(labels), val_fraction=0.0).load("validation")
 
 
+@pytest.mark.parametrize(("stage", "split"), [("test", "test"), ("fit", "validation")])
+def test_measured_records_have_ids_of_their_own(stage, split):
+    class Twice(Numbers):
+        def load(self, part):
+            return [replace(row, id=str(int(row.id) % 3)) if part == split else row for row in super().load(part)]
+
+    words = rf"4 {split} answers share 2 ids: 0, 1; give each answer an id of its own, in Twice\.load$"
+    with pytest.raises(LovecError, match=words):
+        Twice().setup(stage)
+
+
 def test_all_answers_to_a_question_are_held_out_or_none(tmp_path, recwarn):
     path = tmp_path / "samples.jsonl"
     rows = [labelled(f"q{i}", 0.3) for i in range(50)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from inspect import signature
+from numbers import Real
 from typing import Annotated, Any, ClassVar
 
 import torch
@@ -543,9 +544,12 @@ class PairsOnly(PairCount):
             LovecError: the metric computes something else than one number.
         """
         value = self.metric.compute() if self.sums[1] else self.sums.new_tensor(float("nan"))
-        if not isinstance(value, Tensor) or value.numel() != 1:
-            raise LovecError(f"the metric {type(self.metric).__name__} computes {value!r}, expected one number")
-        return value.reshape(()).double()
+        if not isinstance(value, Tensor | Real) or (isinstance(value, Tensor) and value.numel() != 1):
+            raise LovecError(
+                f"the metric {type(self.metric).__name__} computes {value!r}, expected a number or a tensor of one "
+                "number"
+            )
+        return torch.as_tensor(value, dtype=torch.float64, device=self.sums.device).reshape(())
 
     def reset(self) -> None:
         """Forget all pairs."""
@@ -564,7 +568,7 @@ def user_metric_infos(metrics: Iterable[Metric]) -> dict[str, MetricInfo]:
 
     Raises:
         LovecError: two metrics have the same name or are logged under the same one, one has that of a built-in metric,
-            or one does not take a pair.
+            one does not take a pair, or one computes something else than one number.
     """
     infos: dict[str, MetricInfo] = {}
     taken = {"n"}.union(*map(_logged_names, METRICS))
@@ -580,6 +584,7 @@ def user_metric_infos(metrics: Iterable[Metric]) -> dict[str, MetricInfo]:
             raise LovecError(
                 f"the metric {class_name} has update{signature(metric.update)}, expected update(confidence, factuality)"
             ) from None
+        _try(metric)
         higher = metric.higher_is_better
         infos[name] = MetricInfo(
             name,
@@ -591,6 +596,20 @@ def user_metric_infos(metrics: Iterable[Metric]) -> dict[str, MetricInfo]:
             main=True,
         )
     return infos
+
+
+def _try(metric: Metric) -> None:
+    """Compute a copy of a metric of some pairs, so that what is wrong with it is known before anything is tagged.
+
+    Raises:
+        LovecError: it computes something else than one number.
+    """
+    tried = PairsOnly(metric.clone())
+    for one in (tried, tried.metric):
+        one.distributed_available_fn = lambda: False  # other processes may not be trying it
+    confidence = torch.linspace(0, 1, 20, dtype=torch.float64)
+    tried.update(confidence, torch.arange(20).double() % 2)
+    tried.compute()
 
 
 def _logged_names(name: str) -> set[str]:

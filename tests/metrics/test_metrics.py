@@ -16,6 +16,7 @@ from scipy.stats import spearmanr
 from sklearn.metrics import brier_score_loss
 from torchmetrics import Metric, MetricCollection
 
+from lovec.evaluation import EvaluationConfig
 from lovec.metrics import (
     AUARC,
     AUPRC,
@@ -531,7 +532,8 @@ def test_user_metrics_say_how_they_are_shown():
 
         def update(self, confidence, factuality): ...
 
-        def compute(self): ...
+        def compute(self):
+            return 0.5
 
     infos = user_metric_infos([AbsoluteError(), R2Score()])
     assert infos == {
@@ -591,10 +593,37 @@ def test_a_user_metric_must_be_one_number():
         def compute(self):
             return torch.ones(2)
 
-    suite = CalibrationSuite([Pair()])
+    class Text(AbsoluteError):
+        def compute(self):
+            return "0.5"
+
+    class Late(AbsoluteError):
+        def compute(self):
+            return torch.ones(2 if self.count == 3 else 1)
+
+    for metric, found in ((Pair(), "tensor.*"), (Text(), "'0.5'")):
+        with pytest.raises(
+            LovecError, match=f"{type(metric).__name__} computes {found}, expected a number or a tensor"
+        ):
+            EvaluationConfig(metrics=[metric])  # before any record is tagged
+    suite = CalibrationSuite([Late()])
     suite.update(*random_pairs(3))
-    with pytest.raises(LovecError, match=r"the metric Pair computes tensor.*expected one number"):
+    with pytest.raises(LovecError, match=r"Late computes tensor.*, expected a number or a tensor of one number"):
         suite.compute()
+
+
+@pytest.mark.parametrize("kind", [float, np.float32, lambda value: value.float()])
+def test_a_user_metric_may_compute_any_kind_of_number(kind):
+    class Number(AbsoluteError):
+        def compute(self):
+            return kind(super().compute())
+
+    metric = Number()
+    suite = CalibrationSuite([metric])
+    assert not metric.update_called and not suite["number"].metric.update_called  # it was tried on a copy
+    suite.update(*random_pairs(101))
+    c, f = random_pairs(101)
+    assert values(suite)["number"] == pytest.approx((c - f).abs().mean().item(), abs=1e-6)
 
 
 # What each of two processes sees, by case: unequal batches, and nothing at all for one of them.

@@ -99,10 +99,10 @@ def _results_of(source: ExportSource) -> list[Path]:
     """
     from lovec.core.provenance import weights_digest
     from lovec.evaluation.run_folders import RESULTS, tested_in
-    from lovec.reports.runs import test_folders
+    from lovec.reports.runs import tests_of
 
     exported, found = weights_digest(source.adapter), []
-    for folder in () if source.run is None else test_folders(source.run):
+    for folder in () if source.run is None else tests_of(source.run):
         measured = {digest for digest in tested_in(folder)[0].values() if isinstance(digest, str)}
         if measured and exported not in measured:
             warn(

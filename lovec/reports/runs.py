@@ -150,7 +150,7 @@ def read_run(*paths: str | os.PathLike[str]) -> RunResults:
     sweeps: dict[Path, Results] = {}
     order: list[str] = []
     for folder in folders:
-        tested = test_folders(folder)
+        tested = _tests_below(folder)
         with_logs = [path for path in (folder, *map(_run_folder, tested)) if any(path.glob("*/version_*/metrics.csv"))]
         has_sweep = (folder / "sweep.json").is_file()
         if not (tested or with_logs or has_sweep):
@@ -215,18 +215,28 @@ def _recipes(folders: Iterable[Path]) -> Iterator[tuple[Path, Mapping[str, Any]]
             yield folder, recipe
 
 
-def test_folders(folder: Path) -> list[Path]:
-    """Return the folders with test results: the given one, those in its ``test``, or else in every ``test`` below.
+def tests_of(run: Path) -> list[Path]:
+    """Return the folders with test results in the ``test`` of a run, by name."""
+    paths = [path.parent for pattern in ("results.json", "*/results.json") for path in (run / "test").glob(pattern)]
+    return sorted(path for path in paths if path.suffix != ".unfinished")  # a test that was stopped
+
+
+def _tests_below(folder: Path) -> list[Path]:
+    """Return the folders with test results: in every ``test`` of the given one and below, or else the given one itself.
 
     Raises:
         LovecError: there is no such folder.
     """
     check_run_folder(folder)
+    found: list[Path] = []
+    tests: set[Path] = set()  # of runs that were found: what lies in them is no run
     for depth in range(_DEPTH + 1):
-        patterns = ("test/results.json", "test/*/results.json")
-        paths = [path.parent for pattern in patterns for path in folder.glob("*/" * depth + pattern)]
-        if finished := sorted(path for path in paths if path.suffix != ".unfinished"):  # a test that was stopped
-            return finished
+        for run in sorted(folder.glob("*/" * depth)) if depth else [folder]:
+            if tests.isdisjoint((run, *run.parents)) and (finished := tests_of(run)):
+                found += finished
+                tests.add(run / "test")
+    if found:
+        return found
     if (folder / "results.json").is_file():
         return [folder]
     return sorted(path.parent for path in folder.glob("*/results.json")) if folder.name == "test" else []

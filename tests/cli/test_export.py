@@ -188,6 +188,9 @@ def test_the_card_leaves_out_what_other_weights_measured(
     assert "warning" not in capsys.readouterr().err
     for path in (old, copy / "test" / "own" / "results.json", copy / "test" / "bare" / "results.json"):
         path.unlink()
+    other = copy / "other" / "test" / "world"  # of another run, in the folder of this one
+    other.parent.mkdir(parents=True)
+    early.rename(other).joinpath("tested.json").unlink()
     assert main(["export", str(copy), str(tmp_path / "none")]) == 0
     assert "Not measured; `lovec test` does." in (tmp_path / "none" / "README.md").read_text()
 

@@ -106,6 +106,17 @@ def test_reports_read_old_folders_and_new_ones(tmp_path: Path) -> None:
     assert read_run(tmp_path / "new/test/rows").name == "new" == read_run(tmp_path / "new").name
 
 
+def test_reports_read_runs_at_all_levels_and_none_inside_a_test(tmp_path: Path) -> None:
+    row = ResultRow("SFT", "method", "d", "iterative", "sentence", "stated", 0, 3, {"brier": 0.5})
+    found = ["test/rows", "sft/test/rows", "sft/test/test", "ablations/dpo/test", "a/b/c/test/rows"]
+    others = ["test/test/rows", "test/rows/test", "sft/test/rows/dpo/test/rows", "sft/test/rows.unfinished"]
+    others += ["sft/test-1/rows", "a/b/c/d/test/rows"]
+    for number, folder in enumerate(found + others):
+        write_results(tmp_path / folder / "results.json", [replace(row, domain=folder, n=number)])
+    assert [row.domain for row in read_run(tmp_path).rows] == found  # the upper ones first
+    assert [row.domain for row in read_run(tmp_path / "a").rows] == ["a/b/c/test/rows", "a/b/c/d/test/rows"]
+
+
 @pytest.mark.parametrize(
     ("data", "name"), [(None, "data"), (Rows(), "rows"), (Named(), "bios-2024"), (object(), "object"),
                        (Demonstrations("x/Ma vie.jsonl.gz"), "ma-vie"), (Demonstrations("...", name="é"), "e")],

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from statistics import mean
 
 from lovec.core.notices import counted
 from lovec.core.plain import inside
@@ -229,19 +231,22 @@ def _gain(cells: CellMaker, row: ResultRow, other: ResultRow) -> Gain:
 
 
 def _kept(run: RunResults, row: ResultRow) -> Kept | None:
-    """Return what the highest threshold keeps that keeps at least half of a row's sentences; None if that is all."""
-    if (row.method, row.mode, row.readout) not in run.files:
+    """Return what the highest threshold keeps that keeps at least half of a row's sentences; None if that is all.
+
+    Shares and factualities are means over the training seeds.
+    """
+    by_seed = [in_domain(seed, row.domain) for seed in run.records_by_seed(row.method, row.mode, row.readout)]
+    pairs = [pair for seed in by_seed if (pair := sentence_pairs(seed, stored_readout(row))[:2])[0]]
+    if not pairs:
         return None
-    records = in_domain(run.tagged_records(row.method, row.mode, row.readout), row.domain)
-    confidence, factuality, _ = sentence_pairs(records, stored_readout(row))
-    if not confidence:
-        return None
-    levels = levels_of(records)
-    shares, means = (values.tolist() for values in thresholds(confidence, factuality, levels))
-    score = max(score for score in range(levels) if shares[score] >= 0.5 or score == 0)
+    levels = levels_of(record for seed in by_seed for record in seed)
+    kept = [[values.tolist() for values in thresholds(*pair, levels)] for pair in pairs]
+    shares, means = ([mean(values) for values in zip(*seeds, strict=True)] for seeds in zip(*kept, strict=True))
+    # where a seed keeps nothing, the mean of what is true of it is undefined
+    score = max(s for s in range(levels) if s == 0 or (shares[s] >= 0.5 and not math.isnan(means[s])))
     if shares[score] == 1:
         return None
-    return Kept(score / (levels - 1), shares[score], means[score], sum(factuality) / len(factuality))
+    return Kept(score / (levels - 1), shares[score], means[score], mean(mean(true) for _, true in pairs))
 
 
 def _models(run: RunResults) -> Iterator[str]:

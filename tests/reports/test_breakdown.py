@@ -177,6 +177,25 @@ def test_methods_are_not_compared_by_one_question(tmp_path, part):
     assert "fewer than two that were measured" in html and "nan" not in html.partition("</header>")[0].split("<h1>")[1]
 
 
+def test_what_a_threshold_keeps_is_a_mean_over_seeds_like_the_score(tmp_path):
+    def measured(*seeds):
+        home = tmp_path / str(seeds[0][0])
+        for seed, scores in enumerate(seeds):
+            records, file = tagged(scores), "own.jsonl"
+            place = "people", "iterative", "sentence", "stated", seed, 2 * QUESTIONS, {"brier": brier(records)}
+            folder = home / str(seed) / "test"
+            write_records(folder / file, records)
+            write_results(folder / "results.json", [ResultRow("DPO", "method", *place, file=file)])
+        return CellMaker(read_run(home), draws=0)
+
+    cells = measured((9, 0), (10, 9))  # from 9, a half is kept, or all; all of it is true, or a half
+    kept = lead_of(cells).places[0].kept
+    assert (kept.threshold, kept.share, kept.factuality, kept.of_all) == (0.9, 0.75, 0.75, 0.5)
+    (line,) = next(table for table in report_tables(cells) if table.name == "risk-coverage").lines
+    assert [cell.value for cell in line.cells][9:11] == [0.75, 0.75]  # from 9
+    assert lead_of(measured((10, 10), (0, 0))).places[0].kept is None  # one of the seeds keeps nothing, from 1 on
+
+
 def test_no_text_of_a_page_changes_its_direction(cells):
     turned = "name \u202e eman\x1b"
     place = replace(report_tables(cells.run, draws=0)[0], title=turned, notes=(turned,), interval_note=turned)

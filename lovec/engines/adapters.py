@@ -1,21 +1,30 @@
 """The policy's adapter as a PEFT folder, a new one for every change, for engines that load a model of their own.
 
 The base model is never changed. Folder names are never reused, because vLLM identifies adapters and cached prefixes by
-name.
+name. In a configuration vLLM reads one rank and one scaling for all layers and ignores others by name of layer, so
+layers that have others of their own are written with weights to the same effect.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
+import math
+import re
 import shutil
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from lovec.core.files import ADAPTER_CONFIG, read_adapter_config
 from lovec.engines.common import on_finalize
 from lovec.types import LovecError
+
+_WEIGHTS = "adapter_model.safetensors"
+_FACTOR = re.compile(r"(?:base_model\.model\.)?(.+)\.lora_(?:embedding_)?([AB])(?:\.weight)?")  # its layer, A or B
 
 
 class AdapterFolders:
@@ -59,10 +68,27 @@ class AdapterFolders:
         fingerprint = _fingerprint(repr(sorted(config.to_dict().items(), key=lambda item: item[0])), tensors)
         if fingerprint == self._written:
             return self.current
-        self._count += 1
-        folder = self._parent / f"adapter-{self._count}"
-        _write(folder, config, tensors)
+        folder = self._next()
+        _write(folder, config.to_dict(), tensors)
         self.current, self._written = folder, fingerprint
+        return folder
+
+    def readable(self, adapter: Path) -> Path:
+        """Return a folder from which vLLM loads an adapter as PEFT does: its own, or a new one if its layers differ.
+
+        Args:
+            adapter: its folder.
+
+        Raises:
+            LovecError: there is no adapter, or its options cannot be read.
+        """
+        from safetensors.torch import load_file
+
+        options = read_adapter_config(adapter)
+        if not _differs_by_layer(options):
+            return adapter
+        folder = self._next()
+        _write(folder, options, load_file(adapter / _WEIGHTS))
         return folder
 
     def clean(self) -> None:
@@ -74,6 +100,11 @@ class AdapterFolders:
     def close(self) -> None:
         """Remove all folders."""
         self._remove()
+
+    def _next(self) -> Path:
+        """Return a folder that was never used before; it does not exist yet."""
+        self._count += 1
+        return self._parent / f"adapter-{self._count}"
 
 
 def active_adapter(peft: Any) -> str | None:
@@ -111,14 +142,44 @@ def _fingerprint(config: str, tensors: dict[str, torch.Tensor]) -> bytes:
     return digest.digest()
 
 
-def _write(folder: Path, config: Any, tensors: dict[str, torch.Tensor]) -> None:
+def _write(folder: Path, options: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
     """Write a PEFT folder: the weights, and the configuration for inference."""
     from safetensors.torch import save_file
 
+    if _differs_by_layer(options):
+        options, tensors = _alike(options, tensors)
     folder.mkdir()
-    save_file(tensors, str(folder / "adapter_model.safetensors"), metadata={"format": "pt"})
-    before, config.inference_mode = config.inference_mode, True
-    try:
-        config.save_pretrained(str(folder))
-    finally:
-        config.inference_mode = before
+    save_file(dict(tensors), str(folder / _WEIGHTS), metadata={"format": "pt"})
+    text = json.dumps({**options, "inference_mode": True}, default=sorted, indent=2)  # sets become sorted lists
+    (folder / ADAPTER_CONFIG).write_text(text, encoding="utf-8")
+
+
+def _differs_by_layer(options: Mapping[str, Any]) -> bool:
+    return bool(options.get("rank_pattern") or options.get("alpha_pattern"))
+
+
+def _alike(
+    options: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]
+) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """Give all layers of an adapter one rank and one scaling without changing what it computes.
+
+    Every layer gets the highest rank by zeros, and its B is multiplied by the quotient of its own and the one scaling.
+    """
+    from peft.utils.other import get_pattern_key  # how PEFT finds the layers that a name stands for
+
+    factors = {key: match.groups() for key in tensors if (match := _FACTOR.fullmatch(key))}
+    ranks = {layer: tensors[key].shape[0] for key, (layer, factor) in factors.items() if factor == "A"}
+    rank, alphas = max(ranks.values()), options.get("alpha_pattern") or {}
+    alpha = options.get("lora_alpha", 8)  # PEFT's where none is named
+    power = 0.5 if options.get("use_rslora") else 1.0
+    alike = dict(tensors)
+    for key, (layer, factor) in factors.items():
+        weight = tensors[key]
+        if factor == "B":
+            own = alphas.get(get_pattern_key(list(alphas), layer), alpha)
+            weight = weight * (own / alpha * math.pow(rank / ranks[layer], power))
+        at = 0 if factor == "A" else 1
+        shape = [*weight.shape]
+        shape[at] = rank - shape[at]
+        alike[key] = torch.cat([weight, weight.new_zeros(shape)], dim=at).contiguous()
+    return {**options, "r": rank, "lora_alpha": alpha, "rank_pattern": {}, "alpha_pattern": {}}, alike

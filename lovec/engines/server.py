@@ -105,7 +105,8 @@ class RemoteVllm:
 
         Args:
             model: name of the base model on the server, or the path or hub id that the server loaded it from.
-            adapter: folder of a PEFT adapter, which the server sees under the same path; null runs the base model.
+            adapter: folder of a PEFT adapter, which the server sees under the same path; null runs the base model. One
+                with ranks or scalings by name of layer, which vLLM ignores, is written to ``adapter_dir`` without them.
 
         Raises:
             LovecError: as for ``sync``; or there is no adapter in the folder.
@@ -113,7 +114,7 @@ class RemoteVllm:
         connection = self._connected(model)
         connection.client.model = connection.base
         if adapter is not None:
-            self._load_adapter(connection, Path(adapter).absolute())
+            self._load_adapter(connection, connection.folders.readable(Path(adapter).absolute()))
             connection.client.model = connection.adapter
 
     @property

@@ -140,12 +140,11 @@ class VllmEngine:
                 f"vLLM runs {model} with transformers' own {name}, which it changes in this process, so that the "
                 "policy can no longer be computed; start a vLLM server and use lovec.engines.RemoteVllm"
             )
-        if self._folders is None:
-            self._folders = AdapterFolders()
-        folder = self._folders.write(policy)
+        folders = self._adapter_folders()
+        folder = folders.write(policy)
         self._adapted = folder is not None
         self._load_adapter(folder)
-        self._folders.clean()
+        folders.clean()
 
     def open(self, model: str, adapter: str | None = None) -> None:
         """Run a model without a policy.
@@ -160,7 +159,7 @@ class VllmEngine:
         shape = None if adapter is None else _AdapterShape.of([read_adapter_config(adapter)])
         self._load(model, self._dtype or "auto", shape)
         self._adapted, self._folder = adapter is not None, None  # the folder may hold other weights by now
-        self._load_adapter(None if adapter is None else Path(adapter))
+        self._load_adapter(None if adapter is None else self._adapter_folders().readable(Path(adapter)))
 
     @property
     def context_length(self) -> int | None:
@@ -334,6 +333,11 @@ class VllmEngine:
         if folder is not None and folder != self._folder:
             self._running().load_adapter(folder)
             self._folder = folder
+
+    def _adapter_folders(self) -> AdapterFolders:
+        if self._folders is None:
+            self._folders = AdapterFolders()
+        return self._folders
 
     def _running(self) -> LocalVllm:
         if self._local is None:

@@ -375,6 +375,23 @@ def test_it_opens_a_model_without_a_policy(server: CompletionServer, policy: Tin
         engine.open("other")
 
 
+def test_an_adapter_with_scalings_by_name_of_layer_runs_as_in_peft(
+    server: CompletionServer, path: str, tmp_path: Path
+) -> None:
+    base = AutoModelForCausalLM.from_pretrained(path, attn_implementation="sdpa")
+    options = {"alpha_pattern": {"v_proj": 64.0}, "target_modules": ["q_proj", "v_proj"]}
+    policy = TinyPolicy(get_peft_model(base, LoraConfig(r=4, lora_alpha=8, **options)))
+    policy.plant(0)
+    policy.peft.save_pretrained(str(tmp_path / "adapter"))
+    expected = own(policy).score(PROMPTS, CHOICES)
+    opened, synced = RemoteVllm(server.url), RemoteVllm(server.url)
+    opened.open("tiny", str(tmp_path / "adapter"))
+    synced.sync(policy)
+    for engine in (opened, synced):
+        assert engine.score(PROMPTS, CHOICES) == [pytest.approx(row, abs=1e-4) for row in expected]
+        engine.close()
+
+
 # Faults
 
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import json
 import random
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
 import torch
+from peft import LoraConfig, PeftModel, get_peft_model
 from plainscores import CHOICES, assert_scores, close, naive_score, texts
 from tinyrun import Recorder, Rows, Truth, module, trainer
 from transformers import AutoModelForCausalLM, LlamaConfig
@@ -156,6 +159,38 @@ def test_an_adapter_is_written_only_if_it_has_changed(model: str, tmp_path: Path
     assert file_hash(frozen) == file_hash(second)  # the frozen copy of what it started from
     folders.close()
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("rslora", [False, True])
+def test_ranks_and_scalings_by_name_of_layer_become_one_to_the_same_effect(
+    rslora: bool, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = LoraConfig(
+        r=4, lora_alpha=8, target_modules=["q_proj", "v_proj", "up_proj"], use_rslora=rslora,
+        rank_pattern={"q_proj": 2, "layers.1.self_attn.v_proj": 6}, alpha_pattern={"v_proj": 3.0, "up_proj": 32},
+    )  # fmt: skip
+    peft = get_peft_model(AutoModelForCausalLM.from_pretrained(model), config)
+    for name, parameter in peft.named_parameters():
+        if ".lora_" in name:
+            parameter.data.normal_(std=0.1)
+    peft.save_pretrained(str(tmp_path / "given"), save_embedding_layers=False)
+    ids = torch.arange(5, 25)[None]
+    loaded: list[Path] = []
+    vllm = SimpleNamespace(load_adapter=loaded.append, close=lambda: None)
+    monkeypatch.setattr("lovec.engines.vllm.LocalVllm", lambda *_: vllm)
+    engine, folders = VllmEngine(), AdapterFolders(tmp_path)
+    engine.open(model, str(tmp_path / "given"))
+    with torch.no_grad():
+        expected = peft(ids).logits
+        for folder in (*loaded, folders.readable(tmp_path / "given"), folders.write(SimpleNamespace(peft=peft))):
+            assert folder is not None
+            options = json.loads((folder / "adapter_config.json").read_text())
+            assert (options["r"], options["rank_pattern"], options["alpha_pattern"]) == (6, {}, {})
+            found = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(model), str(folder))(ids).logits
+            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+            assert folders.readable(folder) == folder
+    engine.close()
+    assert not loaded[0].exists()
 
 
 def file_hash(folder: Path | None) -> str:

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from peft import PeftModel
+from peft import PeftConfig, PeftModel
 from plainscores import naive_nucleus
 from transformers import AutoModelForCausalLM
 
@@ -96,7 +96,10 @@ class CompletionServer:
         try:
             with self.loading:  # transformers loads one model at a time
                 base = AutoModelForCausalLM.from_pretrained(self.path, attn_implementation="sdpa")
-                self.adapters[body["lora_name"]] = PeftModel.from_pretrained(base, body["lora_path"]).get_base_model()
+                config = PeftConfig.from_pretrained(body["lora_path"])
+                config.alpha_pattern = {}  # which vLLM does not read
+                peft = PeftModel.from_pretrained(base, body["lora_path"], config=config)
+                self.adapters[body["lora_name"]] = peft.get_base_model()
         except ValueError as problem:
             return 404, error(str(problem))
         return 200, "Success"

@@ -150,6 +150,7 @@ class Asker:
         cache: file of the replies; None is ``replies.sqlite`` in ``$LOVEC_CACHE`` or the user's cache folder.
         max_cost: the most US dollars to spend, over all calls of this object. A call is made only if its estimated cost
             fits beside that of the calls in progress, so the bill can exceed the limit by the error of these estimates.
+            Of a run on several devices, each process may spend as much.
         price_in: US dollars per 1M tokens of prompts; None is unknown.
         price_out: US dollars per 1M tokens of replies.
         parameters: sent with every call, such as ``{"temperature": 0, "max_tokens": 4096}``; None sends nothing more.

@@ -379,8 +379,8 @@ def test_an_adapter_with_scalings_by_name_of_layer_runs_as_in_peft(
     server: CompletionServer, path: str, tmp_path: Path
 ) -> None:
     base = AutoModelForCausalLM.from_pretrained(path, attn_implementation="sdpa")
-    options = {"alpha_pattern": {"v_proj": 64.0}, "target_modules": ["q_proj", "v_proj"]}
-    policy = TinyPolicy(get_peft_model(base, LoraConfig(r=4, lora_alpha=8, **options)))
+    lora = LoraConfig(r=4, lora_alpha=8, alpha_pattern={"v_proj": 64.0}, target_modules=["q_proj", "v_proj"])
+    policy = TinyPolicy(get_peft_model(base, lora))
     policy.plant(0)
     policy.peft.save_pretrained(str(tmp_path / "adapter"))
     expected = own(policy).score(PROMPTS, CHOICES)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from lovec.core.files import check_adapter_folder, check_output, read_adapter_config
 from lovec.core.hub import HubName, adapter_folder
+from lovec.core.notices import counted
 from lovec.types import LovecError
 
 from .console import say_next, warn
@@ -129,15 +130,23 @@ def _results_table(paths: Sequence[Path]) -> str:
 
 
 def claims(rows: Sequence[ResultRow]) -> list[str]:
-    """Return a sentence about how far the first trained method's stated scores are true; none where it is undefined."""
+    """Return how far the first trained method's stated scores are true in its first mode: a sentence per domain.
+
+    There is none where it is undefined.
+    """
+    first: tuple[str, str] | None = None
+    said_of: list[str] = []
     for row in rows:
         said, true, off = (row.metrics.get(name) for name in ("mean_confidence", "mean_factuality", "ece_m"))
         if row.kind == "method" and said is not None and true is not None and off is not None:
+            first = first or (row.method, row.mode)
+            if (row.method, row.mode) != first:
+                continue
             side = "too high" if said > true else "too low"
             state = "close to" if off <= _CLOSE else f"on average {side}, and not to be read as"
-            return [
-                f"Stated scores are {state} the share that is true: {row.method} states {100 * said:.1f} % on average "
-                f"where {100 * true:.1f} % is true ({row.mode} tagging), and differs from it by {100 * off:.1f} points "
-                "(ECE-M)."
-            ]
-    return []
+            said_of.append(
+                f"{row.domain}, {counted(row.n, 'sentence')}: stated scores are {state} the share that is true: "
+                f"{row.method} states {100 * said:.1f} % on average where {100 * true:.1f} % is true ({row.mode} "
+                f"tagging), and differs from it by {100 * off:.1f} points (ECE-M)."
+            )
+    return said_of

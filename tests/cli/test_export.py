@@ -278,6 +278,15 @@ def test_the_card_says_how_far_stated_scores_are_true() -> None:
     assert "where 75.8 % is true (iterative tagging), and differs from it by 17.0 points (ECE-M)." in line
     assert "on average too low" in said(mean_confidence=0.5, mean_factuality=0.758, ece_m=0.26)[0]
     assert "are close to the share" in said(mean_confidence=0.75, mean_factuality=0.758, ece_m=0.05)[0]
+    metrics = {"mean_confidence": 0.75, "mean_factuality": 0.758, "ece_m": 0.05}
+    near = ResultRow("DPO", "method", "near", "iterative", "sentence", "stated", 0, 160, metrics)
+    far = replace(near, domain="far", n=1, metrics={**metrics, "mean_confidence": 1.0, "ece_m": 0.3})
+    lines = claims([near, far, replace(near, mode="free-form"), replace(near, method="SFT")])
+    assert [line[:35] for line in lines] == [
+        "near, 160 sentences: stated scores ",
+        "far, 1 sentence: stated scores are ",
+    ]
+    assert "close to" in lines[0] and "too high" in lines[1]
     assert said(mean_confidence=None, mean_factuality=0.7, ece_m=None) == claims([]) == []
 
 

@@ -410,7 +410,7 @@ class _Sample:
     @cached_property
     def answered(self) -> Tensor:
         """Number of answers with a sentence to every question, [questions], float64."""
-        return torch.bincount(self.question[self.answer.unique()], minlength=self.questions).double()
+        return torch.bincount(self.question[torch.unique(self.answer)], minlength=self.questions).double()
 
     @cached_property
     def f1(self) -> Tensor:

@@ -257,6 +257,11 @@ def _with_seeds_note(run: RunResults, table: Table) -> Table:
     if run.most_seeds < 2:
         return table
     fewer = [f"{method}: {count}" for method, count in run.seed_counts.items() if count < run.most_seeds]
+    fewer += [
+        f"{method}, {domain}: {count}"
+        for (method, domain), count in run.domain_seeds.items()
+        if count < run.seed_counts[method]
+    ]
     listed = f" ({', '.join(fewer)})" if fewer else ""
     note = f"Means over {run.most_seeds} training seeds{listed}; a metric that is undefined for a seed is undefined."
     if run.divided:

@@ -50,6 +50,7 @@ class RunResults:
             plots have, see ``read_run``. Metrics are means over the training seeds, None
             if one of them is undefined; ``n`` is the mean, rounded; ``seed`` is None if there are several.
         seed_counts: number of training seeds of every method.
+        domain_seeds: the same of every (method, domain).
         metrics: how to show every metric, by name: the built-in ones and users' own.
         times: entries of all times.json: method, as in the rows, mode, kind, seconds by phase, records, prefill_tokens,
             and data, the name of the folder of the data set, "" where it has none.
@@ -68,6 +69,7 @@ class RunResults:
     folder: Path
     rows: tuple[ResultRow, ...] = ()
     seed_counts: Mapping[str, int] = field(default_factory=dict)
+    domain_seeds: Mapping[tuple[str, str], int] = field(default_factory=dict)
     metrics: Mapping[str, MetricInfo] = field(default_factory=lambda: METRICS)
     times: tuple[dict[str, Any], ...] = ()
     tokens: tuple[dict[str, Any], ...] = ()
@@ -167,7 +169,8 @@ def read_run(*paths: str | os.PathLike[str]) -> RunResults:
         name=" + ".join(_run_folder(folder.resolve()).name for folder in folders),
         folder=folders[0],
         rows=tuple(sorted(_means(rows), key=lambda row: _rank(row, order))),
-        seed_counts=Counter(method for method, _ in {(row.method, row.seed) for row in rows}),
+        seed_counts=Counter(method for method, _ in dict.fromkeys((row.method, row.seed) for row in rows)),
+        domain_seeds=Counter(place for place, _ in dict.fromkeys(((r.method, r.domain), r.seed) for r in rows)),
         metrics=METRICS
         | {name: info for results in (*tests.values(), *sweeps.values()) for name, info in results.metrics.items()},
         times=tuple(

@@ -398,6 +398,13 @@ def test_a_note_names_methods_with_fewer_seeds(tmp_path):
     assert any("over 2 training seeds (SFT: 1)" in note for note in notes)
 
 
+def test_a_note_names_test_sets_with_fewer_seeds(tmp_path):
+    write(tmp_path / "a", usual(domains=["Bios", "PopQA"])("DPO"))
+    write(tmp_path / "b", usual(domains=["Bios"])("DPO"), seed=1)
+    notes = report_tables(read_run(tmp_path), draws=0)[0].notes
+    assert any("over 2 training seeds (DPO, PopQA: 1)" in note for note in notes)
+
+
 def test_what_runs_have_in_common_is_one_line(tmp_path):
     method = usual(domains=["Bios"])
     constant = method("Best constant", [7] * 12, "constant")

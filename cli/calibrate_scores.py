@@ -22,7 +22,7 @@ from .console import say_next, warn
 from .errors import UsageError
 from .pages import foot
 from .parser import OneLineParser
-from .score import add_column_options, beside, check_folder, columns_of, named_columns
+from .score import add_column_options, beside, check_folder, columns_of, known_kinds, named_columns
 
 if TYPE_CHECKING:
     from lovec.calibration import Fitted, Promised, ScoreCalibration
@@ -63,11 +63,12 @@ def run(words: list[str]) -> None:
     from lovec.reports.scores import measured_files, write_scores
 
     earlier = load_calibration(options.source) if options.feedback else None
-    layout = options.layout
+    layout, dropped = options.layout, list[str]()
     if earlier is not None:
         columns, layout = named_columns(earlier, columns), earlier.layout
         columns = replace(columns, judge=columns.judge if options.judge is not None else earlier.judge or None)
         _check_judge(columns)
+        columns, dropped = known_kinds(columns, source)
     file = _read(source, columns, layout)
     methods = chosen_methods(file, earlier)
     rows, judge = methods[0].judged, None
@@ -115,12 +116,14 @@ def run(words: list[str]) -> None:
     notes = [
         f"{made.describe()}.",
         *(f"--keep_factual {g.keep_factual:g}: {t}." for g, t in zip(made.guarantees, told, strict=True)),
-        *(f"{line}." for line in lines),
+        *(f"{line}." for line in (*lines, *dropped)),
     ]
     scores = replace(scores, notes=(*notes, *fitted.warnings, *scores.notes))
     title = options.title or f"lovec calibrate: {Path(source).name}"
     written = write_scores(scores, folder, title, foot(), {CALIBRATION_NAME: calibration_text(made)})
     report(f"{source}: {made.describe()}", made, fitted, told)
+    for line in dropped:
+        warn(line)
     for line in lines:
         print(f"  {line}")
     print(f"\n{written}")

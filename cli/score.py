@@ -58,7 +58,9 @@ def run(words: list[str]) -> None:
 
     files, notes = [], []
     for path in paths:
-        file = read_scored(path, columns, options.layout)
+        known, dropped = known_kinds(columns, path) if calibration is not None else (columns, [])
+        notes += [f"{line}." for line in dropped]
+        file = read_scored(path, known, options.layout)
         if file.said:
             note(f"{path}: {file.said}")
         if calibration is not None:
@@ -205,6 +207,21 @@ def named_columns(calibration: ScoreCalibration, columns: Columns) -> Columns:
         confidence_scale=scale,
         by=calibration.by or None,
     )
+
+
+def known_kinds(columns: Columns, path: str) -> tuple[Columns, list[str]]:
+    """Return the columns of a calibration, and what there is to say, without kinds of rows that verdicts do not tell.
+
+    Raises:
+        LovecError: the file cannot be read.
+    """
+    from lovec.datasets.scored import lacks_kinds
+
+    by = columns.by
+    if by is None or not lacks_kinds(path, by):
+        return columns, []
+    said = f"{path}: a server's verdicts do not say the {by!r} of a row, so the promises for each {by} are left out"
+    return replace(columns, by=None), [f"{said}; to have them, add it to the lines"]
 
 
 def beside(path: str, command: str, suffix: str | None = None) -> Path:

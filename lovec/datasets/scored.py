@@ -177,6 +177,19 @@ def read_scored(
     return ScoredFile(name, methods, said, None if found is None else found.short, columns)
 
 
+def lacks_kinds(path: str | os.PathLike[str], column: str) -> bool:
+    """Return whether a file holds a server's verdicts, and none of them has a kind in a column: a server adds none.
+
+    Raises:
+        LovecError: the file cannot be read.
+    """
+    rows = (row for _, row in read_rows(path))
+    first = next(rows, None)
+    return (
+        first is not None and _is_verdict(first) and all(value_at(row, column) is None for row in chain([first], rows))
+    )
+
+
 def read_scores(
     path: str | os.PathLike[str], columns: Columns, layout: str | None = None, as_written: bool = False
 ) -> Iterator[ScoredRow]:

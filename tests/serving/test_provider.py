@@ -314,6 +314,39 @@ def test_a_promise_for_a_kind_is_kept_by_its_own_threshold(provider: ChatServer)
     assert 0 < sum(kept["rare"]) < sum(kept["famous"]) == len(kept["famous"])
 
 
+def test_verdicts_without_kinds_fit_a_calibration_with_promises_by_kind_again(
+    provider: ChatServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    labelled(provider)
+    rows = [json.loads(line) for line in Path("labelled.jsonl").read_text(encoding="utf-8").splitlines()]
+    for at, row in enumerate(rows):
+        row["meta"]["rarity"] = "rare" if at % 2 else "famous"
+    Path("labelled.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    calibrated("labelled.jsonl", "--layout", "lovec", "--keep_factual", "0.5", "--promise_by", "rarity")
+    served, verdicts = ServedConfidence.of_scores("made", "gpt", DEFAULT_SCALE), Path("verdicts.jsonl")
+    with running(model(provider, served=served), feedback=verdicts) as server:
+        for number in range(40):
+            reply = post(server, chat(question := f"Number {number}?"))[1]
+            said = [{"index": at, "factuality": float(planted(t) > 4)} for at, t in enumerate(written(question))]
+            assert post(server, json.dumps({"id": reply["id"], "sentences": said}).encode(), "/v1/labels")[0] == 200
+    capsys.readouterr()
+    left_out = "a server's verdicts do not say the 'rarity' of a row, so the promises for each rarity are left out"
+    again = ["calibrate", "made", "--feedback", str(verdicts), "--draws", "10", "--out", "again"]
+    assert main(again) == 0 and f"warning: {verdicts}: {left_out}" in capsys.readouterr().err
+    made = lovec.load_calibration("again")
+    assert (made.by, made.kinds, [one.keep_factual for one in made.guarantees]) == ("", (), [0.5])
+    assert main(["score", str(verdicts), "--calibration", "made", "--draws", "0"]) == 0
+    assert left_out in " ".join(capsys.readouterr().out.split())
+
+    lines = [json.loads(line) for line in verdicts.read_text().splitlines()]
+    with_kinds = [
+        json.dumps({**line, "rarity": "rare"}) for line in lines[1:]
+    ]  # somebody has added them to all but one
+    verdicts.write_text("\n".join([json.dumps(lines[0]), *with_kinds]))
+    assert main([*again, "--redo"]) == 0 and left_out not in capsys.readouterr().err
+    assert {kind.value for kind in lovec.load_calibration("again").kinds} == {"", "rare"}
+
+
 def with_key(url: str) -> urllib.request.Request:
     return urllib.request.Request(url, headers={"Authorization": f"Bearer {KEY}"})
 

@@ -59,6 +59,7 @@ class AnswerEnd(NamedTuple):
         tokens: number of tokens of the answer, likewise.
         problems: what is wrong with it.
         repeated: whether it was asked for twice, because the first one was empty or had malformed tags.
+        own_prompt: whether the prompt was read for this answer alone; otherwise for all answers of its request at once.
     """
 
     finished: bool
@@ -66,6 +67,12 @@ class AnswerEnd(NamedTuple):
     tokens: int | None
     problems: Sequence[str] = ()
     repeated: bool = False
+    own_prompt: bool = False
+
+
+def added(first: int | None, second: int | None) -> int | None:
+    """Return the sum of two numbers of tokens, of which each may be unknown."""
+    return None if first is None or second is None else first + second
 
 
 @dataclass(eq=False)

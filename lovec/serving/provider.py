@@ -16,7 +16,7 @@ from lovec.oracles.asking import Prompt, another
 from lovec.oracles.chat import Chat, address
 from lovec.serving.history import History
 from lovec.serving.inline import Inline
-from lovec.serving.jobs import AnswerEnd, Job
+from lovec.serving.jobs import AnswerEnd, Job, added
 from lovec.serving.pending import Pending
 from lovec.serving.responses import AnswerResponse, TextResponse
 from lovec.serving.served import ServedModel
@@ -125,8 +125,8 @@ class ProviderWorker(TaskWorker):
                     kept, spans = second, others
                 else:
                     kept = end
-                counts = _sum(end.prompt_tokens, second.prompt_tokens), _sum(end.tokens, second.tokens)
-                end = AnswerEnd(kept.finished, *counts, kept.problems, repeated=True)
+                counts = added(end.prompt_tokens, second.prompt_tokens), added(end.tokens, second.tokens)
+                end = AnswerEnd(kept.finished, *counts, kept.problems, repeated=True, own_prompt=True)
         for span in spans:
             job.put(span)
         return end
@@ -183,7 +183,7 @@ class ProviderWorker(TaskWorker):
         if unknown and tagger.needs_logps:
             problems.append(self._unknown(unknown, FREE_FORM, "the stated score"))
         finished = reader.stopped or reply.finish != "length"
-        return AnswerEnd(finished, reply.tokens_in, reply.tokens_out, problems), answer
+        return AnswerEnd(finished, reply.tokens_in, reply.tokens_out, problems, own_prompt=True), answer
 
     def _unknown(self, sentences: int, mode: Mode, otherwise: str) -> str:
         """Return what follows from log-probabilities that the provider has not given.
@@ -250,11 +250,6 @@ class ProviderWorker(TaskWorker):
         async with self._free:
             self._begun.add(job)
             return await call()
-
-
-def _sum(first: int | None, second: int | None) -> int | None:
-    """Return the sum of two counts, of which each may be unknown."""
-    return None if first is None or second is None else first + second
 
 
 class ProviderModel(ServedModel):

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from lovec.display import Breaks
 from lovec.serving.history import History
 from lovec.serving.inline import Inline
-from lovec.serving.jobs import AnswerEnd
+from lovec.serving.jobs import AnswerEnd, added
 from lovec.serving.wire import AnswerRequest, ChatRequest, RequestRefused, TagRequest, error_body
 from lovec.taggers.freeform import ScoredSpan
 from lovec.taggers.scoring import Tagged
@@ -144,7 +144,8 @@ class AnswerResponse(Response):
 
     Attributes:
         answers: the answers.
-        prompt_tokens: number of tokens of the conversation; None as long as nobody has counted them.
+        prompt_tokens: number of tokens of the conversation, as often as it was read for the answers that have ended;
+            None as long as nobody has counted them.
         tokens: number of tokens of the answers that have ended, likewise.
         key: a name of its own.
         created: seconds since 1970.
@@ -194,8 +195,9 @@ class AnswerResponse(Response):
             answer.places.append((begin, begin + len(entry["text"]) * entry["kept"]))
             answer.text += new
             return self._grown(part, new, entry)
-        self.prompt_tokens = item.prompt_tokens
-        self.tokens = None if self.tokens is None or item.tokens is None else self.tokens + item.tokens
+        others = item.own_prompt and any(other.is_cut is not None for other in self.answers)
+        self.prompt_tokens = added(self.prompt_tokens, item.prompt_tokens) if others else item.prompt_tokens
+        self.tokens = added(self.tokens, item.tokens)
         answer.is_cut = not item.finished
         of_sentences = [
             f"sentence {number}: {entry['problem']}"

@@ -243,7 +243,8 @@ class Service:
                 raise wire.visible(item)
             unfinished -= isinstance(item, AnswerEnd | Record)
             if isinstance(item, AnswerEnd):
-                self.counters.count_tokens(0 if unfinished else item.prompt_tokens or 0, item.tokens or 0)
+                counts_prompt = item.own_prompt or not unfinished
+                self.counters.count_tokens(item.prompt_tokens or 0 if counts_prompt else 0, item.tokens or 0)
                 if item.repeated:
                     self.counters.count_repeated()
             elif isinstance(item, ScoredSpan) and item.span.problem != CUT_BY_STOP:

@@ -339,9 +339,7 @@ def test_verdicts_without_kinds_fit_a_calibration_with_promises_by_kind_again(
     assert left_out in " ".join(capsys.readouterr().out.split())
 
     lines = [json.loads(line) for line in verdicts.read_text().splitlines()]
-    with_kinds = [
-        json.dumps({**line, "rarity": "rare"}) for line in lines[1:]
-    ]  # somebody has added them to all but one
+    with_kinds = [json.dumps({**line, "rarity": "rare"}) for line in lines[1:]]  # all but one have them
     verdicts.write_text("\n".join([json.dumps(lines[0]), *with_kinds]))
     assert main([*again, "--redo"]) == 0 and left_out not in capsys.readouterr().err
     assert {kind.value for kind in lovec.load_calibration("again").kinds} == {"", "rare"}
@@ -525,6 +523,18 @@ def test_malformed_tags_are_asked_for_once_more(provider: ChatServer) -> None:
     assert 'lovec_tokens_total{kind="completion"} 400.0' in metrics
 
 
+def test_the_tokens_of_all_calls_for_the_choices_of_a_request_are_counted(provider: ChatServer) -> None:
+    with running(model(provider)) as server:
+        provider.always = "malformed"
+        usage = post(server, chat(QUESTION, n=3, temperature=1))[1]["usage"]
+        metrics = server.get("/metrics")
+    assert len(provider.calls) == 6  # each is repeated
+    assert usage == {"prompt_tokens": 6000, "completion_tokens": 600, "total_tokens": 6600}
+    assert all(
+        f'lovec_tokens_total{{kind="{kind}"}} {n}.0' in metrics for kind, n in (("prompt", 6000), ("completion", 600))
+    )
+
+
 def test_what_a_client_has_begun_to_get_is_not_asked_for_again(provider: ChatServer) -> None:
     with running(model(provider)) as server:
         provider.faults = {"number": ["malformed"]}
@@ -597,6 +607,7 @@ def test_limits_stops_and_choices(provider: ChatServer) -> None:
         provider.calls.clear()
         status, data = post(server, chat(QUESTION, n=2, temperature=1, top_p=0.9, seed=3))
         assert status == 200 and len(data["choices"]) == 2 and data["usage"]["completion_tokens"] == 200
+        assert data["usage"]["prompt_tokens"] == 2000  # each choice is a call that reads the prompt
         one, other = (call.body for call in provider.calls)
         assert (one["temperature"], one["top_p"]) == (1, 0.9) and one["seed"] != other["seed"]
         post(server, chat(QUESTION, n=2, temperature=1, seed=3))

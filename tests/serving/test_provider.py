@@ -596,7 +596,9 @@ def test_limits_stops_and_choices(provider: ChatServer) -> None:
         cut = post(server, chat(QUESTION, max_tokens=5))[1]["choices"][0]
         assert cut["finish_reason"] == "length" and "cut off" in cut["message"]["problems"][0]
         assert provider.calls[-1].body["max_tokens"] == 5
-        stopped = post(server, chat(QUESTION, stop=second[3:9]))[1]["choices"][0]
+        data = post(server, chat(QUESTION, stop=second[3:9]))[1]
+        stopped, usage = data["choices"][0], data["usage"]
+        assert usage is None  # the call was ended before the provider has counted
         assert stopped["message"]["content"] == f"{first} {second[:3].rstrip()}" and stopped["finish_reason"] == "stop"
         assert "stop" not in provider.calls[-1].body  # the provider would look for it in the tags
         least = max(mean(planted(t)) for t in written(QUESTION))

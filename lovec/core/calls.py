@@ -114,16 +114,19 @@ class ApiClient:
 
         return await self._with_retries(call, self.retries if retries is None else retries)
 
-    async def stream(self, path: str, body: Mapping[str, Any], on_event: Callable[[Any], bool]) -> bool:
+    async def stream(
+        self, path: str, body: Mapping[str, Any], on_event: Callable[[Any], bool], begun: Callable[[], bool]
+    ) -> bool:
         """Call ``on_event`` with every event of a streamed reply, until the last one or until it returns False.
 
-        Faults before the first event, or in it, are retried; later ones raise ``CallFailed``.
+        Faults are retried as long as nothing of the answer has come; later ones raise ``CallFailed``.
 
         Args:
             path: path of the call, appended to the address.
             body: sent as JSON.
             on_event: returns whether it wants more; raises ``MalformedReply``, and keeps nothing of the event, if it is
                 not as expected.
+            begun: returns whether ``on_event`` has got anything of the answer.
 
         Returns:
             Whether the reply is known to be whole: the server has said so ([DONE]), or ``on_event`` wanted no more.
@@ -132,10 +135,9 @@ class ApiClient:
             CallFailed: see ``post``.
             ServerRefused: see ``post``.
         """
-        started = False
 
         async def call() -> bool:
-            nonlocal started
+            started = False
             kind = _stream_class()
             events = await self._client.post(path, body=dict(body), cast_to=object, stream=True, stream_cls=kind)
             try:
@@ -156,7 +158,7 @@ class ApiClient:
                 return bool(events.done)
             raise _no_event(events.response.headers.get("content-type", ""))
 
-        return await self._with_retries(call, self.retries, may_retry=lambda: not started)
+        return await self._with_retries(call, self.retries, may_retry=lambda: not begun())
 
     async def _with_retries(
         self,

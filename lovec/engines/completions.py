@@ -244,7 +244,8 @@ class CompletionClient:
         options |= {"stream": True, "stream_options": {"include_usage": True}}
         options |= {"logprobs": 0} if reply.with_logps else {}
         async with self._free:
-            await self.api.stream("/completions", self._body(list(prompt), options), on_event)
+            body = self._body(list(prompt), options)
+            await self.api.stream("/completions", body, on_event, lambda: bool(reply.ids or reply.ended))
         if not (reply.ids and reply.ended):
             raise CallFailed("the stream of a completion broke off")
 

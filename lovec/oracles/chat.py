@@ -73,11 +73,11 @@ class Chat(ApiClient):
             ServerRefused: the server will not reply to any call.
         """
         pieces: list[str] = []
-        finish, counts, going = "", _counts(None), True
+        finish, counts, going, begun = "", _counts(None), True, False
         half = ""  # first half of a character, whose other half the next event may have
 
         def on_event(event: Any) -> bool:
-            nonlocal finish, counts, going, half
+            nonlocal finish, counts, going, begun, half
             try:
                 if event.get("usage") is not None:
                     counts = _counts(event["usage"])
@@ -91,11 +91,12 @@ class Chat(ApiClient):
             half = written[-1] if "\ud800" <= written[-1:] <= "\udbff" else ""
             pieces.append(encodable(written[: len(written) - len(half)]))
             tokens = _listed(choices[0])
+            begun = begun or bool(written or tokens or finish)  # the first event may name the role alone
             going = on_piece(pieces[-1], tokens if isinstance(tokens, list) else ())
             return going
 
         body = {"model": self.model, "messages": list(messages), "stream": True, **parameters}
-        is_whole = await self.stream("/chat/completions", body, on_event)
+        is_whole = await self.stream("/chat/completions", body, on_event, lambda: begun)
         if going and not finish and not is_whole:
             raise CallFailed("the stream of a reply broke off")
         if going and half:

@@ -460,6 +460,7 @@ def test_a_request_that_is_refused_costs_one_call_once_another_was_granted(
     [
         ["429 0"],
         ["503", "drop"],
+        ["break early", "break early"],  # only the role has come
         ["as text/event-stream data: {bad\n\n", "as text/event-stream data: [1]\n\n"],
         ["as text/event-stream ", "as text/html <p>No</p>"],
     ],

@@ -253,10 +253,21 @@ async function copy(text, what) {
 
 const keeps = ({ unit }) => !unit.classList.contains("lv-faded");
 
+// The one of two white spaces that has more line breaks, or else more characters, as in texts of the server.
+function wider(one, other) {
+  const more = other.split("\n").length - one.split("\n").length || other.length - one.length;
+  return more > 0 ? other : one;
+}
+
 function copyText() {
-  const kept = shown.sentences.filter(keeps);
-  const pieces = kept.map(({ entry, before }) => (/\n/.test(before) ? before : " ") + entry.text);
-  copy(pieces.join("").trim(), `${statements().filter(keeps).length} of ${count(statements().length, "sentence")}`);
+  let text = "", gap = ""; // the widest since the last sentence that is kept
+  for (const sentence of shown.sentences) {
+    gap = wider(gap, sentence.before);
+    if (!keeps(sentence)) continue;
+    text += (/\n/.test(gap) ? gap : " ") + sentence.entry.text;
+    gap = "";
+  }
+  copy(text.trim(), `${statements().filter(keeps).length} of ${count(statements().length, "sentence")}`);
 }
 
 function copyJson() {

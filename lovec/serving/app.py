@@ -148,23 +148,24 @@ def make_app(
     class EventStream(StreamingResponse):
         """Sends the response to a request as events; however that ends, the engine need not go on."""
 
-        def __init__(self, pending: Pending) -> None:
-            events = service.stream(pending)
+        def __init__(self, pending: Pending, count_seconds: Callable[[], None]) -> None:
+            events = service.stream(pending, count_seconds)
             super().__init__(events, media_type="text/event-stream", headers=STREAM_HEADERS)
-            self.pending = pending
+            self.pending, self.count_seconds = pending, count_seconds
 
         async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
             try:
                 await super().__call__(scope, receive, send)
             finally:
                 self.pending.cancel()
+                self.count_seconds()
 
     def answering(start: Callable[[bytes], Coroutine[Any, Any, Pending]]) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
             body = await service.read_body(request)
             pending = await _unless_disconnected(request, start(body))
             if pending.response.request.stream:
-                return EventStream(pending)
+                return EventStream(pending, request.state.count_seconds)
             try:
                 whole = await _unless_disconnected(request, service.whole(pending))
             finally:
@@ -237,6 +238,7 @@ class _KeyAndCounters:
     """Middleware that refuses requests without the API key before their bodies are read, and counts all requests.
 
     A response that begins before the body has arrived ends the connection: the rest of the body is not worth reading.
+    ``state.count_seconds`` of a request counts its time, once: a stream calls it when it has a sentence, and at its end.
     """
 
     def __init__(self, app: ASGIApp, counters: Counters, key: str | None, routes: Sequence[Route]) -> None:
@@ -260,13 +262,24 @@ class _KeyAndCounters:
             is_complete = is_complete or not message.get("more_body", True)
             return message
 
+        is_counted = False
+
+        def count_seconds() -> None:
+            nonlocal is_counted
+            if not is_counted:
+                self.counters.count_seconds(path, time.monotonic() - begin)
+            is_counted = True
+
         async def count_and_send(message: Message) -> None:
             if message["type"] == "http.response.start":
-                self.counters.count_request(path, message["status"], time.monotonic() - begin)
+                self.counters.count_request(path, message["status"])
+                if not dict(message["headers"]).get(b"content-type", b"").startswith(b"text/event-stream"):
+                    count_seconds()
                 if not is_complete:
                     message["headers"] = [*message["headers"], (b"connection", b"close")]
             await send(message)
 
+        scope.setdefault("state", {})["count_seconds"] = count_seconds
         await (self._refusal(scope) or self.app)(scope, note_and_receive, count_and_send)
 
     def _refusal(self, scope: Scope) -> Response | None:

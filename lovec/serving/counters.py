@@ -27,7 +27,7 @@ class Counters:
         self._requests = Counter("lovec_requests", "Requests answered.", ("path", "status"), registry=self._registry)
         self._seconds = Histogram(
             "lovec_request_seconds",
-            "Seconds until the response starts; for a stream, until its first chunk.",
+            "Seconds until the response starts; for a stream, until its first sentence, or its end without any.",
             ("path",),
             buckets=(0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300),
             registry=self._registry,
@@ -48,9 +48,12 @@ class Counters:
         """Report the verdicts of people on answers, too, and what is watched of them."""
         self._registry.register(_Watched(feedback))
 
-    def count_request(self, path: str, status: int, seconds: float) -> None:
+    def count_request(self, path: str, status: int) -> None:
         """Count a request when its response starts."""
         self._requests.labels(path, str(status)).inc()
+
+    def count_seconds(self, path: str, seconds: float) -> None:
+        """Count the seconds until a response starts, or until the first sentence of a stream."""
         self._seconds.labels(path).observe(seconds)
 
     def count_tokens(self, prompt: int, completion: int) -> None:

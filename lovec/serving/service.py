@@ -207,10 +207,10 @@ class Service:
         response = pending.response
         return await self._in_thread(pending.size, lambda: json.dumps(response.whole(), ensure_ascii=False).encode())
 
-    async def stream(self, pending: Pending) -> AsyncIterator[str]:
-        """Yield a response as server-sent events."""
+    async def stream(self, pending: Pending, on_sentence: Callable[[], object]) -> AsyncIterator[str]:
+        """Yield a response as server-sent events, see ``_chunks`` for the arguments."""
         try:
-            async for chunk in self._chunks(pending):
+            async for chunk in self._chunks(pending, on_sentence):
                 yield wire.KEEP_ALIVE if chunk is None else wire.event(chunk)
             yield "data: [DONE]\n\n"
         except Exception as error:  # the status has been sent already
@@ -218,8 +218,14 @@ class Service:
                 log.exception("a stream failed")
             yield wire.event(pending.response.failed(wire.visible(error)))
 
-    async def _chunks(self, pending: Pending) -> AsyncIterator[Chunk | None]:
+    async def _chunks(
+        self, pending: Pending, on_sentence: Callable[[], object] = lambda: None
+    ) -> AsyncIterator[Chunk | None]:
         """Let a response grow to its end, and yield its chunks; None after ``SILENCE`` seconds without any.
+
+        Args:
+            pending: the request.
+            on_sentence: called before the chunks of every sentence.
 
         Raises:
             wire.RequestRefused: the engine failed, or the time is up.
@@ -241,7 +247,8 @@ class Service:
                 raise wire.RequestRefused(message, status=504) from None
             if isinstance(item, Exception):
                 raise wire.visible(item)
-            unfinished -= isinstance(item, AnswerEnd | Record)
+            is_end = isinstance(item, AnswerEnd | Record)
+            unfinished -= is_end
             if isinstance(item, AnswerEnd):
                 counts_prompt = item.own_prompt or not unfinished
                 self.counters.count_tokens(item.prompt_tokens or 0 if counts_prompt else 0, item.tokens or 0)
@@ -252,6 +259,8 @@ class Service:
             chunks = response.add(part, item)
             if not unfinished and self.feedback is not None:
                 self.feedback.remember(response)  # before the client sees its end
+            if not is_end:
+                on_sentence()
             for chunk in chunks:
                 yield chunk
         for chunk in response.last():

@@ -176,6 +176,25 @@ def test_sentences_are_sent_while_the_answer_is_written(provider: ChatServer) ->
         assert any(written(QUESTION)[-1].encode() in line for line in lines)
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/tag"])
+def test_a_stream_is_measured_until_its_first_sentence(provider: ChatServer, path: str) -> None:
+    held = True
+    provider.held, provider.delay = (lambda _: held), 0.0 if path != "/v1/tag" else 1.5
+    bodies = {"/v1/tag": json.dumps({"text": "It has a bridge.", "question": QUESTION, "stream": True}).encode()}
+    bodies["/v1/responses"] = json.dumps({"input": QUESTION, "stream": True}).encode()
+    with running(model(provider, method="verbal")) as server:
+        body = bodies.get(path, chat(QUESTION, stream=True))
+        with server.send(body, path) as connection:
+            lines = iter(connection.makefile("rb"))
+            assert next(lines).startswith(b"HTTP/1.1 200")  # long before the first sentence
+            begun, counts = f'lovec_requests_total{{path="{path}",status="200"}} 1.0', server.get("/metrics")
+            assert begun in counts and f'lovec_request_seconds_count{{path="{path}"}}' not in counts
+            held = False
+            next(line for line in lines if b'"score"' in line)
+            assert f'lovec_request_seconds_count{{path="{path}"}} 1.0' in server.get("/metrics")
+        assert server.idle() and f'lovec_request_seconds_count{{path="{path}"}} 1.0' in server.get("/metrics")
+
+
 def test_the_openai_client_gets_confidences_from_both_apis(provider: ChatServer) -> None:
     with running(model(provider), inline=" [{confidence:.2f}]") as server:
         client = server.client()

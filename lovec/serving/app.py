@@ -238,7 +238,7 @@ class _KeyAndCounters:
     """Middleware that refuses requests without the API key before their bodies are read, and counts all requests.
 
     A response that begins before the body has arrived ends the connection: the rest of the body is not worth reading.
-    ``state.count_seconds`` of a request counts its time, once: a stream calls it when it has a sentence, and at its end.
+    ``state.count_seconds`` of a request counts its time, once: a stream calls it for each sentence, and at its end.
     """
 
     def __init__(self, app: ASGIApp, counters: Counters, key: str | None, routes: Sequence[Route]) -> None:

@@ -306,6 +306,8 @@ def scores_digest(*of: Calibration | Provenance | None, by: Sequence[str | None]
 def _opened(path: str | os.PathLike[str]) -> BinaryIO:
     """Open and lock the file; a line that was not written to its end, since the machine was stopped, is removed.
 
+    A whole verdict that lacks only its line break, as some editors leave it, gets it.
+
     Raises:
         LovecError: it cannot be opened, or another server has it.
     """
@@ -332,8 +334,14 @@ def _opened(path: str | os.PathLike[str]) -> BinaryIO:
                 f"--feedback {path} holds something else than verdicts; give a file that `lovec serve` wrote"
             )
     if whole < content_end:
-        log.warning("%s: the last line is not whole and is removed", path)
-        file.truncate(whole)
+        file.seek(whole)
+        try:
+            Verdict.from_dict(json.loads(file.read(content_end - whole)))
+        except (LovecError, ValueError):
+            log.warning("%s: the last line is not whole and is removed", path)
+            file.truncate(whole)
+        else:
+            file.write(b"\n")
     return file
 
 

@@ -231,6 +231,10 @@ def test_a_line_that_is_not_whole_is_removed_and_other_files_are_refused(
     file.write_text(whole + whole.splitlines()[0][:40])
     Feedback(file, calibrated).close()
     assert file.read_text() == whole and "the last line is not whole" in caplog.text
+    caplog.clear()
+    file.write_text(whole.removesuffix("\n"))  # as some editors save it
+    Feedback(file, calibrated).close()
+    assert file.read_text() == whole and not caplog.text
     file.write_text(whole + '{"response_id": "q1", "question": "Who?"}\n')
     with pytest.raises(
         LovecError, match=r"verdicts.jsonl:3: a verdict (lacks|has the unknown key) .* expected the keys"

@@ -111,6 +111,20 @@ def test_what_is_below_a_list_item_does_not_move_below_another(text: str, left: 
 @pytest.mark.parametrize(
     ("text", "left"),
     [
+        ("> One. Two.\n>\n> Two.\n>\n> Three.\n", "> One.\n>\n> Three.\n"),
+        ("> Two.\n>\n> One.\n", "> One.\n"),
+        ("> One.\n>\n> Two.\n\nThree.\n", "> One.\n\nThree.\n"),
+        ("One.\n\n> Two.\n>\n> Two.\n\nThree.\n", "One.\n\nThree.\n"),
+        ("> One.\n>\n\nTwo. Three.\n>\n", "> One.\n>\n\nThree.\n>\n"),  # not beside what went
+    ],
+)
+def test_no_empty_line_of_a_quotation_stays_where_a_paragraph_went(text: str, left: str) -> None:
+    assert revised(text, "Two") == left
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
         ("# Ada\n\nTwo.\n\n1. **Work**\n   - One.\n", "# Ada\n\n1. **Work**\n   - One.\n"),
         ("Ada\n\nTwo.\n\n- **Work**\n  - One.\n", "Ada\n\n- **Work**\n  - One.\n"),
         ("**Ada**\n\nTwo.\n\n1. **Work**\n   - One.\n", "**Ada**\n\n1. **Work**\n   - One.\n"),

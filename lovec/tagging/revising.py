@@ -7,7 +7,7 @@ around it; of the white space around what is left out, the widest stays.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, compress, groupby, pairwise
 from typing import Literal, NamedTuple, TypeAlias
@@ -41,6 +41,7 @@ _MARKER = re.compile(
     r"|>[^\S\n]*(?:\n[^\S\n]*(?=>))?)*"  # with the empty lines of a quotation
 )
 _BEFORE_ITEM = re.compile(r"[\s>]*")
+_EMPTY_QUOTE = re.compile(r"[> \t]*>")  # a line between two paragraphs of a quotation
 _BLANK_LINE = re.compile(r"\n[^\S\n]*\n")
 _LEFT_OUT = "[…]"  # stands for the words of a list item of which only what is indented below them stays
 _LOWEST_LEVEL = 7  # of a heading that is bold type only; those of Markdown are 1 to 6
@@ -98,6 +99,7 @@ def revise(
             _hedge(part, doubted, phrase, by)
     if how == "drop":
         _drop_headings(text, parts)
+        _drop_empty_lines(text, parts)
     found = {at: action for part in parts for at, action in zip(part.units, part.actions, strict=False)}
     actions = tuple(found.get(at, "dropped") for at in range(len(spans)))  # a tag without words is no part
     return Revised(_assembled(text, parts), actions, tuple(sentence for part in parts for sentence in part.shown))
@@ -201,7 +203,9 @@ def _parts(text: str, sentences: Sequence[Sentence], spans: Sequence[tuple[int, 
         marker = ""
         if start == 0 or "\n" in text[before:start]:
             marker = _marker(text, start, end)
-            indentation = _indentation(text, start, marker)
+            indentation = _indentation(
+                text, start, text[start:end] if _EMPTY_QUOTE.fullmatch(text, start, end) else marker
+            )
         shown = [replace(sentence, text=text[slice(*place)]) for sentence, place in zip(own, places, strict=True)]
         yield _Part(start, end, own[0].kind, marker, indentation, places, units, shown, text[start:end])
         before = end
@@ -278,6 +282,33 @@ def _drop_headings(text: str, parts: Sequence[_Part]) -> None:
         if not stays and any(part.kind == STATEMENT for part in section):
             parts[at].became("dropped")
             parts[at].text = ""
+
+
+def _drop_empty_lines(text: str, parts: Sequence[_Part]) -> None:
+    """Leave out empty lines of a quotation beside paragraphs that went, but for one between two that stay."""
+    last: _Part | None = None  # that stays
+    for at, part in enumerate(parts):
+        if _EMPTY_QUOTE.fullmatch(part.text):
+            above = _paragraph(text, (parts[place] for place in range(at, -1, -1)))
+            below = _paragraph(text, (parts[place] for place in range(at, len(parts))))
+            if any(around and all(one.is_gone for one in around) for around in (above, below)):
+                is_between = last is not None and not _BLANK_LINE.search(text, last.end, part.start)
+                if not (is_between and any(not one.is_gone for one in below)):
+                    part.became("dropped")
+                    part.text = ""
+        if not part.is_gone:
+            last = part
+
+
+def _paragraph(text: str, parts: Iterable[_Part]) -> list[_Part]:
+    """Return the parts of the paragraph next to the first part, which is an empty line of a quotation."""
+    found: list[_Part] = []
+    for before, part in pairwise(parts):
+        begin, until = sorted((before, part), key=lambda one: one.start)
+        if _BLANK_LINE.search(text, begin.end, until.start) or _EMPTY_QUOTE.fullmatch(text, part.start, part.end):
+            break
+        found.append(part)
+    return found
 
 
 def _section(text: str, parts: Sequence[_Part], at: int) -> Iterator[_Part]:

@@ -325,8 +325,8 @@ def _settings(words: Sequence[str], jobs: int) -> dict[str, Any]:
     for name, value in found.items():  # a recipe may set them, too
         if value is not None:
             raise _reserved(name)
-    devices = cli.trainer.num_devices * cli.trainer.num_nodes
-    if jobs > 1 and devices > 1:  # each process of a run repeats the whole command, with jobs of its own
+    # Each process of a run repeats the whole command, with jobs of its own.
+    if jobs > 1 and (devices := cli.trainer.num_devices * cli.trainer.num_nodes) > 1:
         raise UsageError(
             f"--jobs is {jobs}, which is for runs of one device, and a run takes {devices}; give --jobs 1, or "
             "--trainer.devices 1 and no --trainer.num_nodes"

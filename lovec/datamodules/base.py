@@ -189,12 +189,14 @@ class RecordsDataModule(LightningDataModule, CheckedSettings):
             records = self.load(split)
             if split != "train" and not isinstance(records, StoredRecords):
                 records = list(map(self.with_domain, records))
-                check_own_ids(records, split, f"{type(self).__name__}.load")
             self._records[split] = records
             counts = self.summary.setdefault(split, {})
             counts["records"] = len(records)
             left_out = "".join(f", {n} left out: {why}" for why, n in counts.items() if n and why != "records")
             rank_zero_info(f"{type(self).__name__}: {counted(len(records), f'{split} record')}{left_out}")
+        for split in _SPLITS[stage] if stage != "predict" else ():  # what is only written may share ids
+            if split != "train" and not isinstance(records := self.loaded(split), StoredRecords):
+                check_own_ids(records, split, f"{type(self).__name__}.load")
         measured = (domain for split in ("validation", "test") for domain in domains_of(self.loaded(split)))
         self.domains = tuple(dict.fromkeys(measured)) or self.domains or (self.title,)
 

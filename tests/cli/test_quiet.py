@@ -55,7 +55,7 @@ def test_a_training_and_what_follows_say_nothing_and_print_the_same(here, tmp_pa
         "model": {"init_args": {"policy": {"model": tiny(tmp_path_factory.getbasetemp())},
                                 "evaluation": {"modes": ["iterative"]}}},
         "data": {"class_path": "Demonstrations",
-                 "init_args": {"path": "rows.jsonl", "test_path": "rows.jsonl", "batch_size": 4}},
+                 "init_args": {**dict.fromkeys(("path", "val_path", "test_path"), "rows.jsonl"), "batch_size": 4}},
     }))  # fmt: skip
     recipes = ["--config", "sft.yaml", "--config", "own.yaml"]
     assert lovec("fit", *recipes, "--quiet") == (0, "", "")

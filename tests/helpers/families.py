@@ -90,8 +90,8 @@ Architectures that transformers cannot read from GGUF are refused by name.
   all of them but OLMo 2, whose class in transformers it changes there, and gpt-oss, whose experts need a kernel that
   its build for the CPU lacks. Both end with an error that says so. Nemotron was not tried with it.
 - **LongRoPE** (Phi-3 with a context of 128,000 tokens, Phi-4-mini): lovec reads as many tokens as the model saw in its
-  first training (`original_max_position_embeddings`, often 4,096), since beyond that transformers computes all rows of a
-  batch otherwise. vLLM does so wherever its `max_model_len` is above that number: give the number.
+  first training (`original_max_position_embeddings`, often 4,096), since beyond that transformers computes all rows of
+  a batch otherwise. vLLM does so wherever its `max_model_len` is above that number: give the number.
 - **Dates**: templates that write today's date write 26 July 2024, so that a prompt is the same tomorrow.
 - **LoRA**: a fused layer stands for its parts if all of them are asked for; else the model is refused by name.
 - **Refused**: templates that write something else between question and answer once the answer is there, tokenizers that

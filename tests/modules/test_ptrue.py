@@ -11,7 +11,9 @@ import torch
 from tinyrun import Rows, fit, loaded, module, records, trainer
 
 from lovec.baselines import PTrue, Wording
-from lovec.modules import EvaluationConfig, PolicyConfig
+from lovec.datamodules import Demonstrations
+from lovec.datasets.jsonl import write_records
+from lovec.modules import SFT, EvaluationConfig, PolicyConfig
 from lovec.modules.batching import Batch, micro_batches
 from lovec.modules.ptrue import PTrueTuned
 from lovec.policy import TokenBatch, TokenSequence
@@ -127,3 +129,18 @@ def test_it_learns_and_is_measured_as_the_baseline(model: str, tmp_path: Path) -
     confidences = [s.confidence for record in tagger.tag(records(4, seed=len("test"))) for s in record.sentences]
     row = next(r for r in results if r.level == "sentence")
     assert row.metrics["mean_confidence"] == pytest.approx(sum(confidences) / len(confidences), abs=1e-6)
+
+
+@pytest.mark.parametrize("cls", [PTrueTuned, SFT])
+def test_answers_of_which_some_sentences_have_labels_are_learned_from(
+    cls: type, model: str, adapter: str, tmp_path: Path
+) -> None:
+    """By an objective that asks about sentences; one that learns whole answers leaves them out."""
+    rows = records(8)
+    partly = [r.with_factuality([0.5, *[None] * (len(r.sentences) - 1)]) for r in rows if len(r.sentences) > 1]
+    write_records(tmp_path / "rows.jsonl", [*partly, *(r for r in rows if len(r.sentences) == 1)])
+    data = Demonstrations(str(tmp_path / "rows.jsonl"), val_fraction=0.0, batch_size=1)
+    evaluation = EvaluationConfig(modes=["iterative"], max_new_tokens=8)
+    objective = module(cls, model, adapter, evaluation=evaluation)
+    trainer(tmp_path, max_epochs=1).fit(objective, data)
+    assert partly and objective.global_step == (8 if cls is PTrueTuned else 8 - len(partly)) > 0

@@ -437,7 +437,7 @@ def test_an_error_while_a_stream_is_made_is_in_the_log_and_not_in_the_stream(cap
     async def events() -> list[str]:
         response = SimpleNamespace(first=fail, parts=1, failed=error_body)
         pending: Any = SimpleNamespace(response=response)
-        return [event async for event in object.__new__(Service).stream(pending)]
+        return [event async for event in object.__new__(Service).stream(pending, lambda: None)]
 
     [event] = asyncio.run(events())
     assert "the server failed; its log says how" in event and "secret" not in event

@@ -167,23 +167,8 @@ class Evaluator(nn.Module):
         return self.add_labels(self.tag(records, mode), mode)
 
     def tag(self, records: Sequence[Record], mode: str) -> list[Record]:
-        """Tag records in one mode; iterative tagging leaves out records without an answer.
-
-        Raises:
-            LovecError: the tagger did not return the records, or gave a confidence outside [0, 1].
-        """
-        given = answered(records) if mode == ITERATIVE else records
-        tagger = self.taggers[mode]
-        tagged = tagger.tag(given)
-        if [record.id for record in tagged] != [record.id for record in given]:
-            raise LovecError(
-                f"{type(tagger).__name__} returned {len(tagged)} records for {len(given)}, expected the same ones in "
-                "the same order"
-            )
-        for record in tagged:
-            for value in (sentence.stated for sentence in record.sentences):
-                check_range(f"a confidence that {type(tagger).__name__} gave {record.id}", value, at_least=0, at_most=1)
-        return tagged
+        """Tag records in one mode, see ``checked_answers``; iterative tagging leaves out records without an answer."""
+        return checked_answers(self.taggers[mode], answered(records) if mode == ITERATIVE else records)
 
     def add_labels(self, records: list[Record], mode: str) -> list[Record]:
         """Return the records, with the oracle's labels where the model wrote the answers itself."""
@@ -245,6 +230,24 @@ class Evaluator(nn.Module):
             metrics = {name: defined[name] for name in self.metric_infos if name in defined}
             rows.append(ResultRow(method, kind, *key, seed=seed, n=int(values["n"]), metrics=metrics))
         return rows
+
+
+def checked_answers(tagger: Tagger, records: Sequence[Record]) -> list[Record]:
+    """Return what a tagger makes of records.
+
+    Raises:
+        LovecError: it did not return the records, or gave a confidence outside [0, 1].
+    """
+    tagged = tagger.tag(records)
+    if [record.id for record in tagged] != [record.id for record in records]:
+        raise LovecError(
+            f"{type(tagger).__name__} returned {len(tagged)} records for {len(records)}, expected the same ones in "
+            "the same order"
+        )
+    for record in tagged:
+        for value in (sentence.stated for sentence in record.sentences):
+            check_range(f"a confidence that {type(tagger).__name__} gave {record.id}", value, at_least=0, at_most=1)
+    return tagged
 
 
 def tagged_file(method: str, mode: str, readout: str = "stated") -> str:

@@ -33,6 +33,7 @@ from lovec.encoding import Author
 from lovec.evaluation.evaluator import EvaluationConfig, Evaluator, answered, tagged_file
 from lovec.evaluation.next_tokens import next_tokens
 from lovec.evaluation.processes import barrier, gather, in_order_of, own_share
+from lovec.evaluation.resuming import ResumingTagger
 from lovec.evaluation.run_folders import RESULTS, TestFolder
 from lovec.metrics.records import READOUTS, sentence_pairs
 from lovec.metrics.results import COUNTED_MISSING, write_results, written_by
@@ -199,14 +200,15 @@ class Measurement:
                 except NoTrainingLabels as error:
                     rank_zero_warn(f"the row {baseline.name!r} is left out: {error}")
                     continue
-                self._tag_iteratively(baseline)
+                tagger = self._resuming(baseline)
+                self._tag_iteratively(tagger)
                 tagged = self._tagged
                 own = self._all(tagged.get(ITERATIVE, []))
                 has_distribution = any(s.distribution is not None for record in own for s in record.sentences)
                 readouts = READOUTS if has_distribution else READOUTS[:1]
                 self._finish(baseline.name, "baseline", [ITERATIVE], readouts)
                 if self.config.recalibrated_baselines:
-                    tag = partial(_tag_answered, baseline)
+                    tag = partial(_tag_answered, tagger)
                     self._measure_recalibrated(baseline.name, tagged, tag, [ITERATIVE], readouts)
 
     def _fit(self, baseline: Baseline) -> None:
@@ -223,6 +225,12 @@ class Measurement:
             raise NoTrainingLabels(f"it learns from labels, and none of {len(self.training)} training records has one")
         with self.trainer.precision_plugin.test_step_context():
             baseline.fit(self.training)
+
+    def _resuming(self, baseline: Baseline) -> Tagger:
+        """Return a baseline that goes on where a test was stopped; one that learns from labels judges all anew."""
+        if baseline.needs_labels:
+            return baseline
+        return ResumingTagger(baseline, self.policy, self.trainer.precision, self.place.judged)
 
     def measure_hybrid(self, first: str, second: str) -> None:
         """Measure the mean of the confidences of two methods, where both were kept."""

@@ -88,6 +88,11 @@ class TestFolder:
         data: the datamodule; None for none.
         weights: what is measured: digest of its weights by the name of each method.
         made: by the name of a method, what decides its scores whatever is asked for, where that is known.
+
+    Attributes:
+        path: the folder.
+        working: where its files are written until it is complete.
+        judged: folder of what baselines have judged so far, for a test that is stopped to go on from.
     """
 
     __test__ = False  # no test of pytest's
@@ -98,13 +103,17 @@ class TestFolder:
         self.run = run
         self.path = run / "test" / folder_name(data)
         self.working = self.path.with_name(self.path.name + UNFINISHED)
+        self.judged = self.working / "judged"
         self._data = data_name(data)
         self._weights, self._made = dict(weights), dict(made or {})
 
     def begin(self) -> None:
-        """Make an empty folder to work in; what a test that was stopped has left there is removed."""
-        shutil.rmtree(self.working, ignore_errors=True)
-        self.working.mkdir(parents=True)
+        """Make a folder to work in; of what a test that was stopped has left there, only ``judged`` is kept."""
+        self.judged.mkdir(parents=True, exist_ok=True)
+        for left in self.working.iterdir():
+            if left != self.judged:
+                remove = shutil.rmtree if left.is_dir() else os.remove
+                remove(left)
 
     def finish(self, records: int) -> list[Path]:
         """Put the folder in its place.
@@ -122,6 +131,7 @@ class TestFolder:
         if self._made:
             tested["provenance"] = {name: made.to_dict() for name, made in self._made.items()}
         write_text(self.working / TESTED, json.dumps(tested, indent=1) + "\n")
+        shutil.rmtree(self.judged)
         kept = []
         if self.path.exists():
             if same_content(self.path / RESULTS, self.working / RESULTS):

@@ -4,33 +4,26 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
-from functools import cached_property
-from inspect import isroutine
+from dataclasses import dataclass, field
 from itertools import chain
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any, TypeAlias
 
-from torch import nn
-
 from lovec.baselines import BaselineResources
+from lovec.baselines.identity import answer_part, class_name, parts_digest, plain_settings, resources_part
 from lovec.core.files import write_text
 from lovec.core.hub import adapter_folder
 from lovec.core.notices import counted
 from lovec.core.progress import doing
-from lovec.core.provenance import adapter_options, text_digest, weights_digest
-from lovec.core.settings import check_range, decisive_arguments
-from lovec.datasets.jsonl import record_to_dict
+from lovec.core.provenance import adapter_options
+from lovec.core.settings import check_range
 from lovec.policy import Policy
-from lovec.policy.fingerprint import loaded_digest, prompt_part
 from lovec.types import LovecError, Oracle, Record, plain_numbers
 
 Estimates: TypeAlias = list[list[float | None]]
 """How true every sentence of every record is, in [0, 1]; None where a teacher cannot say."""
-
-_PLAIN = (str, int, float, bool, type(None))
 
 
 def _only_part(part: Any) -> list[Any]:
@@ -152,71 +145,17 @@ class StoredTeacher(Teacher):
 
     def digest(self, records: Sequence[Record], resources: TeacherResources) -> str:
         """Return a digest of all that the estimates of records depend on."""
-        adapter, shared = self._folder(resources), resources.baselines
-        samples = shared.samples
-        parts: dict[str, Any] = {
-            "teacher": f"{type(self).__module__}.{type(self).__qualname__}",
+        parts = resources_part(resources.policy.model, resources.baselines, self._folder(resources)) | {
+            "teacher": class_name(self),
             "settings": dict(self.settings),
-            "base": loaded_digest(resources.policy.model),
-            "adapter": None if adapter is None else weights_digest(adapter),
-            "prompt": prompt_part(shared.encoder) | {"scoring": shared.encoder.scoring},
-            "wording": asdict(shared.wording),
-            "samples": [samples.temperature, samples.max_new_tokens, samples.seed],
-            "judge": plain_settings(shared.judge),
             "oracle": plain_settings(resources.oracle),
         }
-        answers = (record_to_dict(record) | {"rejected": None} for record in records)
-        if not self.uses_labels:
-            texts = ([sentence.text for sentence in record.sentences] for record in records)
-            answers = (answer | {"sentences": own} for answer, own in zip(answers, texts, strict=True))
-        return text_digest(json.dumps(part, sort_keys=True, default=str) for part in chain([parts], answers))[:32]
+        return parts_digest(chain([parts], (answer_part(record, self.uses_labels) for record in records)))
 
     def _folder(self, resources: TeacherResources) -> str | None:
         """Return the folder with the weights of the teacher's adapter; None is the bare base model."""
         adapter = self.adapter(resources)
         return None if adapter is None else adapter_folder(adapter)
-
-
-def plain_settings(value: Any) -> Any:
-    """Return what an object was made with as values of JSON: its class, and its settings by name.
-
-    An object with a text ``fingerprint`` is described by it. Settings are the arguments on which results depend, where
-    an object remembers them, as baselines do; of another object its public attributes, and what they are described by;
-    of a model, and of what has none of these, the name of the class alone.
-    """
-    return _described(value, ())
-
-
-def _described(value: Any, around: tuple[int, ...]) -> Any:
-    """Return a value as values of JSON, given the ids of the objects that it is part of."""
-    if isinstance(value, _PLAIN):
-        return value
-    if isinstance(value, PurePath):
-        return str(value)
-    if isinstance(value, type) or isroutine(value):
-        return f"{value.__module__}.{value.__qualname__}"
-    name = f"{type(value).__module__}.{type(value).__qualname__}"
-    if id(value) in around:
-        return name
-    around = (*around, id(value))
-    if isinstance(value, list | tuple):
-        return [_described(item, around) for item in value]
-    if isinstance(value, Set):
-        return sorted((_described(item, around) for item in value), key=repr)
-    if isinstance(value, Mapping):
-        return {str(key): _described(item, around) for key, item in value.items()}
-    fingerprint = getattr(value, "fingerprint", None)
-    if isinstance(fingerprint, str):
-        return {"class": name, "fingerprint": fingerprint}
-    settings = decisive_arguments(value)
-    if settings is None and isinstance(value, nn.Module):
-        return name
-    if settings is None:
-        slots = {field.name: getattr(value, field.name) for field in fields(value)} if is_dataclass(value) else {}
-        found = slots | getattr(value, "__dict__", {})
-        computed = {key for key in found if isinstance(getattr(type(value), key, None), cached_property)}
-        settings = {key: item for key, item in found.items() if not key.startswith("_") and key not in computed}
-    return {"class": name} | {key: _described(item, around) for key, item in sorted(settings.items())}
 
 
 def _interleaved(parts: Sequence[Estimates], count: int) -> Estimates:

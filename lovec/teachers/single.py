@@ -8,10 +8,11 @@ from dataclasses import replace
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 from lovec.baselines import Baseline
+from lovec.baselines.identity import plain_settings
 from lovec.core.notices import counted, listed
 from lovec.core.settings import checked
 from lovec.taggers import IterativeTagger
-from lovec.teachers.base import Estimates, StoredTeacher, TeacherResources, plain_settings
+from lovec.teachers.base import Estimates, StoredTeacher, TeacherResources
 from lovec.types import LovecError, Oracle, Record, check_ready, checked_ratings
 
 Comparison: TypeAlias = Literal["samples", "answers"]

@@ -14,10 +14,11 @@ import torch
 from tinyrun import loaded, module
 
 from lovec.baselines import LUQ, Baseline, LinearProbe, NLIJudge, Samples, SelfConsistency, Words
+from lovec.baselines.identity import plain_settings
 from lovec.modules import Distil
 from lovec.oracles import OpenAIOracle, SelfJudge
 from lovec.teachers import BaselineTeacher, Estimates, OracleTeacher, Teacher, TeacherResources
-from lovec.teachers.base import StoredTeacher, plain_settings
+from lovec.teachers.base import StoredTeacher
 from lovec.types import Record, Sentence
 
 RECORD = Record("a", "Who?", sentences=(Sentence("One."), Sentence("Two.")))

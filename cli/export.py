@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ from .parser import OneLineParser
 
 if TYPE_CHECKING:
     from lovec.export.exporting import ExportSource
+    from lovec.metrics.table import MetricInfo
     from lovec.types import ResultRow
 
 _CLOSE = 0.05  # expected calibration error up to which scores may be read as shares
@@ -60,7 +61,7 @@ def run(words: list[str]) -> None:
 
     source = ExportSource.find(options.source, options.model, options.any_base)
     check_output(options.out, (options.results,), "choose another folder")
-    table = _results_table(_results_of(source) if options.results is None else [options.results])
+    table = _results_table(source, _results_of(source) if options.results is None else [options.results])
     if options.merged:
         changed = export_merged(source, options.out, table, options.dtype, options.redo)
     else:
@@ -115,30 +116,48 @@ def _results_of(source: ExportSource) -> list[Path]:
     return found
 
 
-def _results_table(paths: Sequence[Path]) -> str:
-    """Return the table of the card: stated scores of sentences, as a test measured them."""
+def _results_table(source: ExportSource, paths: Sequence[Path]) -> str:
+    """Return the table of the card: stated scores of sentences, as tests measured them, and what it shows."""
+    from lovec.core.provenance import weights_digest
+    from lovec.evaluation.run_folders import tested_in
     from lovec.metrics.results import read_results
     from lovec.reports import markdown_results
 
     if not paths:
         return "Not measured; `lovec test` does."
-    read = list(map(read_results, paths))
-    rows = [row for results in read for row in results.rows if row.level == "sentence" and row.readout == "stated"]
-    table = markdown_results(rows, {name: info for results in read for name, info in results.metrics.items()})
+    exported, said = weights_digest(source.adapter), []
+    shown: list[ResultRow] = []
+    infos: dict[str, MetricInfo] = {}
+    for path in paths:
+        results = read_results(path)
+        rows = [row for row in results.rows if row.level == "sentence" and row.readout == "stated"]
+        tested = {name: digest for name, digest in tested_in(path.parent)[0].items() if digest is not None}
+        said += claims(rows, {name for name, digest in tested.items() if digest == exported} if tested else None)
+        shown, infos = shown + rows, infos | dict(results.metrics)
     legend = "Sentences, stated score, in percent; BS and ECE-M: lower is better, SC: higher."
-    return "\n\n".join([legend, table.rstrip(), *claims(rows)])
+    return "\n\n".join([legend, markdown_results(shown, infos).rstrip(), *said])
 
 
-def claims(rows: Sequence[ResultRow]) -> list[str]:
-    """Return how far the first trained method's stated scores are true in its first mode: a sentence per domain.
+def claims(rows: Sequence[ResultRow], methods: Collection[str] | None = None) -> list[str]:
+    """Return how far the stated scores of exported weights are true in the first mode of a test: a sentence per domain.
 
     There is none where it is undefined.
+
+    Args:
+        rows: the rows of the test, of stated scores of sentences.
+        methods: what these weights are called there; None where that is not known, which leaves a test of several
+            trained methods without a sentence.
     """
+    trained = {row.method for row in rows if row.kind == "method"}
+    if methods is None:
+        methods = trained if len(trained) == 1 else ()
     first: tuple[str, str] | None = None
     said_of: list[str] = []
     for row in rows:
         said, true, off = (row.metrics.get(name) for name in ("mean_confidence", "mean_factuality", "ece_m"))
-        if row.kind == "method" and said is not None and true is not None and off is not None:
+        if row.method not in methods or row.kind != "method":
+            continue
+        if said is not None and true is not None and off is not None:
             first = first or (row.method, row.mode)
             if (row.method, row.mode) != first:
                 continue

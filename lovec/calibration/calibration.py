@@ -179,6 +179,11 @@ class FittedMap(PlainObject):
         return f"confidence: {source}, calibrated ({kind}, {counts}, {self.fitted.date})"
 
 
+def file_words(levels: Sequence[str]) -> str:
+    """Return the words after ``lovec calibrate`` with which thresholds for these levels are computed of a file."""
+    return f"FILE {' '.join(f'--keep_factual {level}' for level in levels)}"
+
+
 @checked("{} of a calibration")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration(FittedMap):
@@ -186,7 +191,8 @@ class Calibration(FittedMap):
 
     Attributes:
         readout: what is mapped: "mean" or "stated", or the names of several features.
-        adapter: digest of the weights that it was fitted for, see ``lovec.calibration.weights_digest``.
+        adapter: digest of the weights that it was fitted for, see ``lovec.calibration.weights_digest``; "" of a model
+            behind an API, for whose answers a file was calibrated.
         base: name of the base model.
         mode: how the answers that it was fitted to were tagged.
         levels: number of levels of the scale of the scores.
@@ -214,6 +220,9 @@ class Calibration(FittedMap):
         if not isinstance(self.readout, str):
             check_names(self.readout)
         FittedMap.__post_init__(self)
+
+    def _again(self, levels: Sequence[str]) -> str:
+        return FittedMap._again(self, levels) if self.adapter else f"{file_words(levels)} --redo"
 
     @property
     def features(self) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from lovec.calibration.calibration import FittedMap, Promised, check_promises, fitted_fields, random_half
+from lovec.calibration.calibration import FittedMap, Promised, check_promises, file_words, fitted_fields, random_half
 from lovec.calibration.conformal import TRUE_FROM, Guarantee, Passage, guarantee
 from lovec.calibration.files import MOST_BYTES
 from lovec.calibration.fitting import Fitted, Labelled, Words, fit_labelled
@@ -260,7 +260,7 @@ class ScoreCalibration(FittedMap):
 
     def _again(self, levels: Sequence[str]) -> str:
         by = f" --promise_by {shlex.quote(self.by)}" if self.by else ""
-        return f"FILE {' '.join(f'--keep_factual {level}' for level in levels)} --redo{by}"
+        return f"{file_words(levels)} --redo{by}"
 
     def thresholds_by_kind(self, keep_factual: float) -> dict[str, Guarantee]:
         """Return the guarantee for each kind of rows, by the kind: what ``threshold`` promises, for each of them.

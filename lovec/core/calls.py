@@ -154,8 +154,10 @@ class ApiClient:
                         return True
             finally:
                 await events.close()
-            if started:
+            if started and (events.done or begun()):
                 return bool(events.done)
+            if started:
+                raise MalformedReply("a stream that ended before the answer began")
             raise _no_event(events.response.headers.get("content-type", ""))
 
         return await self._with_retries(call, self.retries, may_retry=lambda: not begun())

@@ -218,9 +218,10 @@ class ServedConfidence:
             what = f"{mode} confidences" if is_sourced else f"{mode} tagging"
             needs = " on records with evidence" if is_sourced else ""
             needs += ", and an oracle that reads it" if mode == BY_SOURCE[FREE_FORM] else ""
+            made_of = "RUN" if self.falls_back else "FILE"  # of an API only answers in a file can be labelled
             raise LovecError(
                 f"keep_factual is {keep_factual:g}, and there is no threshold for {what} with this model; "
-                f"make one{needs} with: lovec calibrate RUN --keep_factual {keep_factual:g}"
+                f"make one{needs} with: lovec calibrate {made_of} --keep_factual {keep_factual:g}"
             )
         if kind is None:
             return calibration.threshold(keep_factual)

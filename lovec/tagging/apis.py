@@ -380,7 +380,7 @@ class ApiTagger(DocumentTagger):
         served: ServedConfidence | None = None,
         unit: Unit = "sentence",
     ) -> None:
-        super().__init__(asker.model, tags, served or ServedConfidence(), selection, unit)
+        super().__init__(asker.model, tags, served or ServedConfidence(falls_back=False), selection, unit)
         check_api(method, readout, asking=method is None)
         self.asker = asker
         self.method = method

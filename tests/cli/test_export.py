@@ -21,7 +21,7 @@ from tinyrun import tiny
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lovec.cli import main
-from lovec.cli.export import claims
+from lovec.cli.export import _results_table, claims
 from lovec.core.hub import TEMPLATE
 from lovec.core.provenance import weights_digest
 from lovec.encoding import Encoder
@@ -178,6 +178,14 @@ def test_the_card_leaves_out_what_other_weights_measured(
     assert main(["export", str(copy), str(tmp_path / "out")]) == 0
     card = (tmp_path / "out" / "README.md").read_text()
     assert [f"| DPO | {brier} |" in card for brier in ("6.2", "10.0", "20.0", "30.0")] == [True, True, False, True]
+    own = copy / "test" / "own"
+    results = json.loads((own / "results.json").read_text())
+    results["rows"][0]["metrics"] |= {"mean_confidence": 0.9, "mean_factuality": 0.7, "ece_m": 0.2}
+    own.joinpath("results.json").write_text(json.dumps(results))
+    own.joinpath("tested.json").write_text(json.dumps({"weights": {"SFT": "a" * 64, "DPO": weights["own"]["DPO"]}}))
+    assert "DPO states" in _results_table(found := ExportSource.find(str(copy)), [own / "results.json"])
+    own.joinpath("tested.json").write_text(json.dumps({"weights": {"SFT": weights["own"]["DPO"], "DPO": "a" * 64}}))
+    assert "DPO states" not in _results_table(found, [own / "results.json"])
     (line,) = (line for line in capsys.readouterr().err.splitlines() if "warning" in line)
     early = copy / "test" / "early"
     assert line.startswith(f"lovec: warning: {early} is left out of the model card, since it measures other weights")
@@ -281,13 +289,18 @@ def test_the_card_says_how_far_stated_scores_are_true() -> None:
     metrics = {"mean_confidence": 0.75, "mean_factuality": 0.758, "ece_m": 0.05}
     near = ResultRow("DPO", "method", "near", "iterative", "sentence", "stated", 0, 160, metrics)
     far = replace(near, domain="far", n=1, metrics={**metrics, "mean_confidence": 1.0, "ece_m": 0.3})
-    lines = claims([near, far, replace(near, mode="free-form"), replace(near, method="SFT")])
+    rows = [near, far, replace(near, mode="free-form"), replace(near, method="Vanilla", kind="baseline")]
+    lines = claims(rows)
     assert [line[:35] for line in lines] == [
         "near, 160 sentences: stated scores ",
         "far, 1 sentence: stated scores are ",
     ]
     assert "close to" in lines[0] and "too high" in lines[1]
     assert said(mean_confidence=None, mean_factuality=0.7, ece_m=None) == claims([]) == []
+    others = [replace(near, method="SFT", metrics={**metrics, "mean_confidence": 0.7}), *rows]
+    assert claims(others, {"DPO"}) == lines and claims(rows, {"SFT"}) == []
+    assert "SFT states 70.0 %" in claims(others, {"SFT"})[0]
+    assert claims(others) == []  # it is not known which of them is exported
 
 
 @pytest.mark.parametrize("rank", [8, None])

@@ -16,7 +16,7 @@ from faultserver import FaultServer, RecordedCall, completion, handler
 Token: TypeAlias = tuple[str, dict[str, float]]
 """A token of a reply, and probabilities of what might stand in its place."""
 
-BROKEN = ("break early", "break off", "no end", "no reason", "bad event", "error later", "cut", "filtered")
+BROKEN = ("break early", "break off", "end early", "no end", "no reason", "bad event", "error later", "cut", "filtered")
 """Faults in the middle of a stream."""
 
 FACTS = ("It lies in the north", "It was founded in 1900", "It has a bridge", "It makes clocks")
@@ -96,13 +96,13 @@ class ChatServer(FaultServer):
         with_logps = body.get("logprobs") and not self.silent
         yield {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}]}
         whole = fault not in BROKEN or fault == "no reason"
-        for number, piece in enumerate(pieces if whole else pieces[: len(pieces) // 2 * (fault != "break early")]):
+        for number, piece in enumerate(pieces if whole else pieces[: len(pieces) // 2 * (" early" not in fault)]):
             logprobs = {"content": listed_at.get(number, [])} if with_logps else None
             delta = {"content": piece}
             yield {"choices": [{"index": 0, "delta": delta, "finish_reason": None, "logprobs": logprobs}]}
         if fault == "error later":
             yield {"error": {"message": "the backend was lost"}}
-        elif fault not in ("break early", "break off", "no end", "no reason", "bad event"):
+        elif fault not in ("break early", "break off", "end early", "no end", "no reason", "bad event"):
             finish = {"cut": "length", "filtered": "content_filter"}.get(fault, "stop")
             yield {"choices": [{"index": 0, "delta": {}, "finish_reason": finish}]}
         if "stream_options" in body and self.usage is not None:
@@ -179,7 +179,7 @@ def chat_handler(server: ChatServer) -> type[BaseHTTPRequestHandler]:
                     return
                 if fault == "bad event":
                     self.chunk("data: {bad\n\n")
-                if fault != "no end":
+                if fault not in ("end early", "no end"):
                     self.chunk("data: [DONE]\n\n")
                 self.wfile.write(b"0\r\n\r\n")
             except ConnectionError:

@@ -300,6 +300,10 @@ def test_confidences_are_those_of_the_calibration(provider: ChatServer, columns:
         card = json.loads(urllib.request.urlopen(with_key(f"{server.url}/v1/models")).read())["data"][0]
     assert set(kept) == {True, False}
     assert refused[0] == 400 and refused[1]["error"]["param"] == "keep_factual"
+    assert "`lovec calibrate FILE --keep_factual 0.5 --keep_factual 0.99 --redo`" in refused[1]["error"]["message"]
+    with running(model(provider)) as server:
+        refused = post(server, chat(QUESTION, keep_factual=0.9))
+    assert refused[1]["error"]["message"].endswith("with: lovec calibrate FILE --keep_factual 0.9")
     assert "calibrated (" in card["confidence"]["free-form"]
     assert all(("logprobs" in call.body) == (columns != ["stated"]) for call in provider.calls)  # which cost something
 
@@ -431,6 +435,7 @@ def test_calibrations_of_other_scores_are_refused() -> None:
         (["garbage html"] * 9, 502, None, ""),
         (["break off"], 502, None, "broken connection"),
         (["no end"], 502, None, "the stream of a reply broke off"),
+        (["end early"] * 9, 502, None, "unexpected reply: a stream that ended before the answer began (3 tries)"),
         (["bad event"], 502, None, "unexpected reply: an event that is no JSON"),
         (["as text/event-stream data: {bad\n\n"] * 9, 502, None, "unexpected reply: an event that is no JSON"),
         (["as text/event-stream data: [1]\n\n"] * 9, 502, None, "unexpected reply: [1] (3 tries)"),
@@ -480,6 +485,7 @@ def test_a_request_that_is_refused_costs_one_call_once_another_was_granted(
         ["429 0"],
         ["503", "drop"],
         ["break early", "break early"],  # only the role has come
+        ["end early", "end early"],
         ["as text/event-stream data: {bad\n\n", "as text/event-stream data: [1]\n\n"],
         ["as text/event-stream ", "as text/html <p>No</p>"],
     ],

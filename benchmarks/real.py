@@ -78,6 +78,7 @@ TRAININGS = {
     "orpo": Training("ORPO", "orpo.yaml"),
     "grpo": Training("GRPO", "grpo.yaml"),
     "expected": Training("ExpectedReward", "expected.yaml"),
+    "expected-own": Training("ExpectedReward, own scores", "expected.yaml"),
     "distil": Training("Distil", "distil.yaml"),
     "p-true": Training("p(true)-ft", "p-true.yaml", None, tags=False),
 }

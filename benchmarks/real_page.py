@@ -41,6 +41,7 @@ ORDER = (
     "DPO",
     "GRPO",
     "ExpectedReward",
+    "ExpectedReward, own scores",
     "Distil",
 )
 """Methods in the order of tables: what needs no training first."""

@@ -56,6 +56,7 @@ CLAIMS = (
     *(("DPO", other) for other in ("p(true)", "p(true)-ft", "Verb-Conf", "Self-Cons", "LUQ")),
     *(("ExpectedReward", other) for other in ("SFT-2", "DPO", *WITHOUT)),
     *(("Distil", other) for other in ("SFT-2", "DPO", "ExpectedReward", *WITHOUT)),
+    ("ExpectedReward", "ExpectedReward, own scores"),
     ("Words", "Best constant"),
     ("Likelihood", "Best constant"),
     ("Probe", "Best constant"),

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
@@ -24,7 +25,7 @@ from ablation import tested
 from common import ROOT, provenance, read_json, replace_between, seeds_of, versions_text, write_json
 
 from lovec.cli.sweep import VariedOption, plan, sweep
-from lovec.core.notices import counted
+from lovec.core.notices import counted, listed
 from lovec.metrics.table import METRICS
 from lovec.types import FREE_FORM, ITERATIVE, ResultRow
 
@@ -66,11 +67,12 @@ def table(results: Mapping[str, Any]) -> str:
         found = [row for row in rows if (row.mode, row.readout, row.level) == (mode, readout, "sentence")]
         lines.append(f"| {mode} | {readout} | {' | '.join(_cells(found))} |")
     own, last = (statistics.fmean(row.metrics["seconds"] for row in rows if row.method == name) for name in (OWN, LAST))
+    apart = listed([f"{_spread(rows, name):.1f} points of {METRICS[name].heading}" for name in NAMES])
     lines += [
         "",
         f"Points, in domain, per sentence; means over {counted(len(seeds_of(rows)), 'seed')}, and of the differences "
-        f"their range. {EPOCHS} epochs with a validation took {own:.0f} seconds with `own` and {last:.0f} with `last`. "
-        f"{versions_text(results)}.",
+        f"their range. Runs of one context that differ in the seed alone lie up to {apart} apart. {EPOCHS} epochs with "
+        f"a validation took {own:.0f} seconds with `own` and {last:.0f} with `last`. {versions_text(results)}.",
     ]
     return "\n".join(lines)
 
@@ -84,7 +86,17 @@ def _cells(rows: Sequence[ResultRow]) -> Iterator[str]:
         changes = [b - a for a, b in zip(own, last, strict=True)]
         yield f"{statistics.fmean(own):.1f}"
         yield f"{statistics.fmean(last):.1f}"
-        yield f"{statistics.fmean(changes):+.1f} ({min(changes):+.1f} to {max(changes):+.1f})"
+        mean, low, high = (round(value, 1) + 0.0 for value in (statistics.fmean(changes), min(changes), max(changes)))
+        yield f"{mean:+.1f} ({low:+.1f} to {high:+.1f})"
+
+
+def _spread(rows: Sequence[ResultRow], name: str) -> float:
+    """Return how far the seeds of a context lie apart at most, in points of a metric."""
+    values: dict[tuple[str, str, str], list[float]] = defaultdict(list)
+    for row in rows:
+        if row.level == "sentence":
+            values[row.method, row.mode, row.readout].append(100 * row.metrics[name])
+    return max(max(found) - min(found) for found in values.values())
 
 
 def main() -> None:

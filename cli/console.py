@@ -15,7 +15,6 @@ from lovec.core.files import remove_leftovers
 from lovec.core.imports import gc_paused, without_progress_bars
 from lovec.core.progress import note
 from lovec.core.settings import class_at, declared
-from lovec.models.names import is_built_offline
 from lovec.types import LovecError
 
 from .errors import UsageError, one_line
@@ -117,6 +116,8 @@ def texts_in(settings: Any, of: type | None = None) -> Iterator[str]:
         settings: plain values; a class as ``class_path`` and ``init_args``, nested ones included.
         of: the class whose parameters they are; None where that is not known.
     """
+    from lovec.models.names import is_built_offline  # here, because it reads the embedded world
+
     if isinstance(settings, str):
         yield settings
     elif isinstance(settings, list | tuple):

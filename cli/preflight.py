@@ -17,7 +17,6 @@ from lovec.core.devices import check_dtype_name
 from lovec.core.files import check_adapter_folder
 from lovec.core.hub import HubName, adapter_folder
 from lovec.core.notices import nearest
-from lovec.models import check_model
 from lovec.types import LovecError
 
 from . import TRAINING
@@ -81,6 +80,8 @@ def check_words(command: str, words: Sequence[str]) -> None:
     without = command == "label" and "answers" not in (value_of(words, "--stages") or "answers")
     without = without or value_of(words, "--engine") == "openai"
     if (model := value_of(words, *policy)) and model not in ("null", "~") and not without:
+        from lovec.models import check_model  # here, because it reads the embedded world
+
         check_model(model)
     for name in _FILES:
         _check_file(value_of(words, f"--{name}"))

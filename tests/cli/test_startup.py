@@ -87,6 +87,11 @@ def test_commands_on_files_import_no_model_code(files, words):
     assert not imported_by(*words) & (TRAINING | ELSEWHERE | MODELS - intervals | {"scipy.optimize", "scipy.stats"})
 
 
+@pytest.mark.parametrize("command", ["", "sweep", "export", "report"])
+def test_help_imports_no_world(command):
+    assert not imported_by(*command.split(), "--help") & {"torch", "lovec.datasets.world", "lovec.datasets.world.facts"}
+
+
 @pytest.mark.slow
 def test_scoring_a_file_imports_no_model_code(files):
     assert not imported_by("score", "--help") & {"torch", "numpy", "matplotlib"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import asdict, fields, is_dataclass
 from functools import cached_property
 from inspect import isroutine
@@ -16,23 +16,27 @@ from lovec.baselines.base import BaselineResources
 from lovec.core.provenance import text_digest, weights_digest
 from lovec.core.settings import decisive_arguments
 from lovec.datasets.jsonl import record_to_dict
-from lovec.policy.fingerprint import loaded_digest, prompt_part
-from lovec.types import Record
+from lovec.policy.fingerprint import prompt_part
+from lovec.types import LovecError, Record
 
 _PLAIN = (str, int, float, bool, type(None))
 
 
-def resources_part(model: nn.Module, resources: BaselineResources, adapter: str | None) -> dict[str, Any]:
+class UntoldSettings(LovecError):
+    """An object cannot say all that it was made with, so it cannot be told from others of its class."""
+
+
+def resources_part(base: str, resources: BaselineResources, adapter: str | None) -> dict[str, Any]:
     """Return what baselines work with, as values of JSON.
 
     Args:
-        model: the base model, with or without adapters in its layers.
+        base: digest of the base model, see ``lovec.policy.fingerprint.loaded_digest``.
         resources: what they are given.
         adapter: folder with the weights of the adapter; None for the bare model.
     """
     samples = resources.samples
     return {
-        "base": loaded_digest(model),
+        "base": base,
         "adapter": None if adapter is None else weights_digest(adapter),
         "prompt": prompt_part(resources.encoder) | {"scoring": resources.encoder.scoring},
         "wording": asdict(resources.wording),
@@ -69,36 +73,81 @@ def plain_settings(value: Any) -> Any:
     an object remembers them, as baselines do; of another object its public attributes, and what they are described by;
     of a model, and of what has none of these, the name of the class alone.
     """
-    return _described(value, ())
+    return _described(value, (), _by_attributes)
 
 
-def _described(value: Any, around: tuple[int, ...]) -> Any:
-    """Return a value as values of JSON, given the ids of the objects that it is part of."""
+def told_settings(value: Any) -> Any:
+    """Return the same of an object that can say all that it was made with.
+
+    That is an object with a ``fingerprint``, one that remembers its arguments, a dataclass, or one whose class takes no
+    arguments. Their settings are such objects again, or plain values, paths, classes and named functions.
+
+    Raises:
+        UntoldSettings: it is another object, or has one among its settings.
+    """
+    return _described(value, (), _by_arguments)
+
+
+def _described(value: Any, around: tuple[int, ...], settings_of: Callable[[Any], Mapping[str, Any] | None]) -> Any:
+    """Return a value as values of JSON.
+
+    Args:
+        value: any value.
+        around: the ids of the objects that it is part of.
+        settings_of: returns the settings of an object; None where the name of its class says all.
+    """
     if isinstance(value, _PLAIN):
         return value
     if isinstance(value, PurePath):
         return str(value)
     if isinstance(value, type) or isroutine(value):
-        return f"{value.__module__}.{value.__qualname__}"
+        name = f"{value.__module__}.{value.__qualname__}"
+        if settings_of is _by_arguments and ("<" in name or getattr(value, "__self__", None) is not None):
+            raise UntoldSettings(f"{name} has no name of its own")
+        return name
     name = class_name(value)
     if id(value) in around:
         return name
     around = (*around, id(value))
     if isinstance(value, list | tuple):
-        return [_described(item, around) for item in value]
+        return [_described(item, around, settings_of) for item in value]
     if isinstance(value, Set):
-        return sorted((_described(item, around) for item in value), key=repr)
+        return sorted((_described(item, around, settings_of) for item in value), key=repr)
     if isinstance(value, Mapping):
-        return {str(key): _described(item, around) for key, item in value.items()}
+        return {str(key): _described(item, around, settings_of) for key, item in value.items()}
     fingerprint = getattr(value, "fingerprint", None)
     if isinstance(fingerprint, str):
         return {"class": name, "fingerprint": fingerprint}
-    settings = decisive_arguments(value)
-    if settings is None and isinstance(value, nn.Module):
-        return name
+    settings = settings_of(value)
     if settings is None:
-        slots = {field.name: getattr(value, field.name) for field in fields(value)} if is_dataclass(value) else {}
-        found = slots | getattr(value, "__dict__", {})
-        computed = {key for key in found if isinstance(getattr(type(value), key, None), cached_property)}
-        settings = {key: item for key, item in found.items() if not key.startswith("_") and key not in computed}
-    return {"class": name} | {key: _described(item, around) for key, item in sorted(settings.items())}
+        return name
+    return {"class": name} | {key: _described(item, around, settings_of) for key, item in sorted(settings.items())}
+
+
+def _by_attributes(value: Any) -> Mapping[str, Any] | None:
+    """Return the arguments that an object remembers, or else its public attributes; None of a model."""
+    settings = decisive_arguments(value)
+    if settings is not None:
+        return settings
+    if isinstance(value, nn.Module):
+        return None
+    slots = {field.name: getattr(value, field.name) for field in fields(value)} if is_dataclass(value) else {}
+    found = slots | getattr(value, "__dict__", {})
+    computed = {key for key in found if isinstance(getattr(type(value), key, None), cached_property)}
+    return {key: item for key, item in found.items() if not key.startswith("_") and key not in computed}
+
+
+def _by_arguments(value: Any) -> Mapping[str, Any]:
+    """Return all arguments that an object was made with on which results depend.
+
+    Raises:
+        UntoldSettings: it does not remember them.
+    """
+    settings = decisive_arguments(value)
+    if is_dataclass(value):  # whose __init__ is written after the class is made, and remembers nothing
+        return {field.name: getattr(value, field.name) for field in fields(value)} | dict(settings or {})
+    kind: Any = type(value)
+    takes_none = kind.__init__ is object.__init__ and kind.__new__ is object.__new__ and hasattr(value, "__dict__")
+    if settings is None and not takes_none:
+        raise UntoldSettings(f"{class_name(value)} does not remember its arguments")
+    return settings or {}

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lovec.baselines.base import BaselineResources, Claim, Judge, Relation
+from lovec.core.settings import checked
 from lovec.datasets.world.reading import relation, support
 from lovec.encoding.reply_scoring import SentenceQuestion, first_reply_probability
 from lovec.types import LovecError
 
 
+@checked(remember=True)
 class YesNoJudge(Judge):
     """Asks the model itself whether a text supports a sentence.
 

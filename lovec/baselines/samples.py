@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 
+from lovec.baselines.kept import KeptFiles
 from lovec.core.notices import DoublingWarning
 from lovec.core.settings import Count, Positive, Seed, checked
 from lovec.core.stopwatch import Stopwatch
@@ -44,6 +47,7 @@ class Samples:
         self.max_new_tokens = max_new_tokens
         self.seed = seed
         self.tokens = 0
+        self._files: KeptFiles | None = None
         # By id, question (the validation answers of a test may have the ids of its test answers) and number.
         self._cache: dict[tuple[str, str, int], tuple[list[str], float, float]] = {}
         self._fewer = DoublingWarning(
@@ -52,6 +56,20 @@ class Samples:
         self._no_room = DoublingWarning(
             log, "the questions of %d records so far leave no room for a sample; shorten them: %s"
         )
+
+    def keep_in(self, folder: Path) -> None:
+        """Keep the samples in a folder from now on, and take those that are there as if they had just been drawn.
+
+        Args:
+            folder: holds samples of the same model, prompts and settings only.
+        """
+        self._files = KeptFiles(folder)
+        for data in self._files.read():
+            with suppress(LookupError, TypeError, ValueError):
+                spent = float(data["seconds"]), float(data["cpu_seconds"])
+                found = {(str(id), str(q), int(n)): (list(texts), *spent) for id, q, n, texts in data["answers"]}
+                self.tokens += int(data["tokens"])
+                self._cache.update(found)
 
     def answers(
         self, records: Sequence[Record], n: int, engine: Engine, encoder: Encoder, watch: Stopwatch
@@ -99,7 +117,8 @@ class Samples:
             questions = {f"{_STREAM}{record.id}": record.question for record in records}
             sampling = Sampling(self.max_new_tokens, self.temperature, n, self.seed)
             found = plain_completions(engine, encoder, questions, sampling)
-            self.tokens += sum(len(completion.ids) for samples in found.values() for completion in samples)
+            tokens = sum(len(completion.ids) for samples in found.values() for completion in samples)
+            self.tokens += tokens
             texts = {
                 key.removeprefix(_STREAM): [encoder.written(c.ids, c.finished).strip() for c in samples]
                 for key, samples in found.items()
@@ -109,6 +128,10 @@ class Samples:
             self._cache[record.id, record.question, n] = texts.get(record.id, []), seconds, cpu_seconds
             if record.id not in texts:
                 self._no_room.add(record.id)
+        if self._files is not None:
+            drawn = [[record.id, record.question, n, texts.get(record.id, [])] for record in records]
+            spent = {"seconds": seconds, "cpu_seconds": cpu_seconds}  # of one record
+            self._files.add({"answers": drawn, "tokens": tokens, **spent})
 
 
 def brought_samples(record: Record) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 from lovec.core.decoders import decoder_layers
 from lovec.core.notices import counted
 from lovec.core.progress import Activity, doing
-from lovec.core.settings import Count, check_count, checked
+from lovec.core.settings import NO_EFFECT, Count, check_count, checked
 from lovec.encoding.choices import (
     NO_CHOICES,
     AttentionKind,
@@ -54,7 +54,7 @@ class TransformersEngine:
 
     shares_model = True
 
-    def __init__(self, max_rows: Count = 64) -> None:
+    def __init__(self, max_rows: Annotated[Count, NO_EFFECT] = 64) -> None:
         self.max_rows = max_rows
         self.prefill_tokens = 0
         self._model: Any = None

@@ -33,7 +33,7 @@ from lovec.encoding import Author
 from lovec.evaluation.evaluator import EvaluationConfig, Evaluator, answered, tagged_file
 from lovec.evaluation.next_tokens import next_tokens
 from lovec.evaluation.processes import barrier, gather, in_order_of, own_share
-from lovec.evaluation.resuming import ResumingTagger
+from lovec.evaluation.resuming import Keeping
 from lovec.evaluation.run_folders import RESULTS, TestFolder
 from lovec.metrics.records import READOUTS, sentence_pairs
 from lovec.metrics.results import COUNTED_MISSING, write_results, written_by
@@ -191,7 +191,8 @@ class Measurement:
         if not self._all(answered(self.records)):
             rank_zero_info("the baselines are left out: they judge stored answers, and the records have none")
             return
-        for baseline in baselines:
+        keeping = Keeping(self.place.judged, self.policy, self.resources, self.trainer.precision)
+        for baseline, tagger in [(baseline, keeping.tagger(baseline)) for baseline in baselines]:
             rank_zero_info(f"{baseline.name} judges the stored answers")
             baseline.attach(self.resources)
             with self.using_adapter(baseline.adapter), doing(baseline.name):
@@ -200,7 +201,6 @@ class Measurement:
                 except NoTrainingLabels as error:
                     rank_zero_warn(f"the row {baseline.name!r} is left out: {error}")
                     continue
-                tagger = self._resuming(baseline)
                 self._tag_iteratively(tagger)
                 tagged = self._tagged
                 own = self._all(tagged.get(ITERATIVE, []))
@@ -225,12 +225,6 @@ class Measurement:
             raise NoTrainingLabels(f"it learns from labels, and none of {len(self.training)} training records has one")
         with self.trainer.precision_plugin.test_step_context():
             baseline.fit(self.training)
-
-    def _resuming(self, baseline: Baseline) -> Tagger:
-        """Return a baseline that goes on where a test was stopped; one that learns from labels judges all anew."""
-        if baseline.needs_labels:
-            return baseline
-        return ResumingTagger(baseline, self.policy, self.trainer.precision, self.place.judged)
 
     def measure_hybrid(self, first: str, second: str) -> None:
         """Measure the mean of the confidences of two methods, where both were kept."""

@@ -4,26 +4,85 @@ from __future__ import annotations
 
 import json
 import sys
-import uuid
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from lightning.pytorch.utilities import rank_zero_info
 
-from lovec.baselines import Baseline
-from lovec.baselines.identity import answer_part, class_name, parts_digest, plain_settings, resources_part
-from lovec.core.files import write_text
+from lovec.baselines import Baseline, BaselineResources
+from lovec.baselines.identity import UntoldSettings, answer_part, parts_digest, resources_part, told_settings
+from lovec.baselines.kept import KeptFiles
 from lovec.core.hub import adapter_folder
-from lovec.core.provenance import adapter_options, file_digest
+from lovec.core.provenance import adapter_options, file_digest, text_digest
 from lovec.core.stopwatch import Stopwatch
-from lovec.datasets.jsonl import record_from_dict, record_to_dict
+from lovec.datasets.jsonl import json_line, record_from_dict, record_to_dict
 from lovec.evaluation.evaluator import checked_answers
 from lovec.policy import Policy
-from lovec.types import LovecError, Record
+from lovec.policy.fingerprint import loaded_digest
+from lovec.types import LovecError, Record, Tagger
 
+_IMPORTED = time.time()
 _TOKENS = "prefill_tokens"
+
+
+class Keeping:
+    """Keeps what the baselines of a test have judged, and the samples that they compare answers with, in a folder.
+
+    What is kept belongs to the test, which removes the folder when it is complete. Baselines are described before any
+    of them works, since some change while they do.
+
+    Args:
+        folder: the folder.
+        policy: holds the model.
+        resources: what the baselines work with.
+        precision: precision of the trainer.
+    """
+
+    def __init__(self, folder: Path, policy: Policy, resources: BaselineResources, precision: Any) -> None:
+        self._folder, self._resources = folder, resources
+        self._base = loaded_digest(policy.model)
+        self._computing = {"dtype": str(next(policy.model.parameters()).dtype), "precision": str(precision)}
+        with suppress(UntoldSettings):
+            resources.samples.keep_in(folder / f"samples-{self._digest({}, None, [])}")
+
+    def tagger(self, baseline: Baseline) -> Tagger:
+        """Return a baseline that judges only the answers that are not kept; as it is where nothing can be kept.
+
+        That is one that learns from labels, and one of which nobody can say whether it is the same as before: it or its
+        judge does not tell its settings, or the file with its class was changed while this process ran.
+        """
+        if baseline.needs_labels:
+            return baseline
+        adapter = None if baseline.adapter is None else adapter_folder(baseline.adapter)
+        judges = [getattr(baseline, "judge", None), self._resources.judge]
+        try:
+            digest = self._digest({"baseline": told_settings(baseline)}, adapter, [baseline, *judges])
+        except UntoldSettings:
+            return baseline
+        return ResumingTagger(baseline, self._resources.engine, digest, KeptFiles(self._folder / digest))
+
+    def _digest(self, parts: Mapping[str, Any], adapter: str | None, objects: Sequence[Any]) -> str:
+        """Return a digest of all that confidences depend on beside the answers.
+
+        Args:
+            parts: what is asked.
+            adapter: folder with the weights of the adapter; None for the bare model.
+            objects: what computes them, beside the engine.
+
+        Raises:
+            UntoldSettings: that cannot be said.
+        """
+        resources = self._resources
+        made: dict[str, Any] = resources_part(self._base, resources, adapter) | {
+            "judge": told_settings(resources.judge),
+            "engine": told_settings(resources.engine),
+            "adapter_options": None if adapter is None else adapter_options(Path(adapter)),
+            "code": _code(resources.engine, *objects),
+        }
+        return parts_digest([made | self._computing | dict(parts)])
 
 
 class _Kept(NamedTuple):
@@ -36,68 +95,68 @@ class _Kept(NamedTuple):
 class ResumingTagger:
     """A baseline that is asked only about the answers that it had not judged when the same test was stopped.
 
-    Every batch becomes a file, so those that another process wrote, or other sizes of batches, make no difference. What
-    a confidence depends on is part of the key of its answer: the baseline and its settings, the files that define its
-    class and its judge's, the model, adapter, prompts, samples, engine, precision, and the answer itself.
+    Every batch becomes a file, so those that another process wrote, or other sizes of batches, make no difference.
 
     Args:
-        baseline: the baseline; what it works with is attached already.
-        policy: holds its model.
-        precision: precision of the trainer.
-        folder: where answers are kept. The files belong to a test, which removes them when it is complete.
-
-    Attributes:
-        watch: the baseline's own, which also counts the seconds that kept answers took.
+        baseline: the baseline.
+        engine: the engine that it works with.
+        digest: tells all that its confidences depend on beside the answers.
+        files: what it has judged so far.
     """
 
-    def __init__(self, baseline: Baseline, policy: Policy, precision: Any, folder: Path) -> None:
-        self.watch: Stopwatch = baseline.watch
-        self._baseline, self._folder = baseline, folder
-        self._engine = baseline.resources.engine
-        adapter = None if baseline.adapter is None else adapter_folder(baseline.adapter)
-        judges = [getattr(baseline, "judge", None), baseline.resources.judge]
-        self._made = resources_part(policy.model, baseline.resources, adapter) | {
-            "baseline": plain_settings(baseline),
-            "adapter_options": None if adapter is None else adapter_options(Path(adapter)),
-            "code": _code(baseline, *judges),
-            "engine": class_name(self._engine),
-            "precision": str(precision),
-        }
-        self._kept = dict(_read(folder))
-        self._said = False
+    def __init__(self, baseline: Baseline, engine: Any, digest: str, files: KeptFiles) -> None:
+        self._baseline, self._engine, self._digest, self._files = baseline, engine, digest, files
+        self._kept: dict[str, _Kept] | None = None
+
+    @property
+    def watch(self) -> Stopwatch:
+        """The baseline's own, which also counts the seconds that kept answers took."""
+        return self._baseline.watch
 
     def tag(self, records: Sequence[Record]) -> list[Record]:
-        """Return the records with the confidences that were kept, and those of the baseline for the others."""
-        keys = [parts_digest([self._made, answer_part(record, labels=True)]) for record in records]
-        old = [self._kept[key] for key in keys if key in self._kept]
-        if old and not self._said:
-            rank_zero_info(
-                f"{self._baseline.name}: answers that were judged before the test was stopped are not judged again; "
-                f"they are in {self._folder}"
-            )
-            self._said = True
-        for kept in old:
+        """Return the records with the confidences that were kept, and those of the baseline for the others.
+
+        Raises:
+            LovecError: the baseline did not return the records, or gave a confidence outside [0, 1].
+        """
+        if self._kept is None:
+            self._kept = _read(self._files)
+            if self._kept:
+                rank_zero_info(
+                    f"{self._baseline.name}: answers that were judged before the test was stopped are not judged "
+                    f"again; they are in {self._files.folder}"
+                )
+        keys = [self._key(record) for record in records]
+        old = [self._kept.pop(key, None) for key in keys]
+        self._count([kept for kept in old if kept is not None])
+        new = {place: record for place, record in enumerate(records) if old[place] is None}
+        judged = dict(zip(new, self._judge(list(new.values()), [keys[place] for place in new]), strict=True))
+        return [judged[place] if kept is None else kept.record for place, kept in enumerate(old)]
+
+    def _key(self, record: Record) -> str:
+        line = json_line(answer_part(record, labels=True), record.id)
+        return text_digest([self._digest, line.decode(errors="surrogatepass")])[:32]
+
+    def _count(self, found: Sequence[_Kept]) -> None:
+        """Count what kept answers took."""
+        for kept in found:
             for phase, seconds in kept.spent["seconds"].items():
                 self.watch.add(phase, seconds, kept.spent["cpu_seconds"][phase])
-        self._engine.prefill_tokens += round(sum(kept.spent[_TOKENS][_TOKENS] for kept in old))
-        new = {key: record for key, record in zip(keys, records, strict=True) if key not in self._kept}
-        if new:
-            self._judge(new)
-        return [self._kept[key].record for key in keys]
+        self._engine.prefill_tokens += round(sum(kept.spent[_TOKENS][_TOKENS] for kept in found))
 
-    def _judge(self, records: Mapping[str, Record]) -> None:
-        """Ask the baseline about records, by their keys, and keep what it says."""
+    def _judge(self, records: Sequence[Record], keys: Sequence[str]) -> list[Record]:
+        """Ask the baseline about records, and keep what it says."""
+        if not records:
+            return []
         before = self._counts()
-        tagged = checked_answers(self._baseline, list(records.values()))
+        tagged = checked_answers(self._baseline, records)
         spent = {
             name: {part: (value - before[name].get(part, 0)) / len(records) for part, value in counts.items()}
             for name, counts in self._counts().items()
         }
-        fresh = {key: _Kept(record, spent) for key, record in zip(records, tagged, strict=True)}
-        self._kept.update(fresh)
-        data = {"spent": spent, "answers": {key: record_to_dict(kept.record) for key, kept in fresh.items()}}
-        with suppress(OSError):  # what cannot be kept is judged again if need be; a full disk is reported by the test
-            write_text(self._folder / f"{uuid.uuid4().hex}.json", json.dumps(data) + "\n")
+        lines = (json_line(record_to_dict(record), record.id) for record in tagged)
+        self._files.add({"spent": spent, "answers": dict(zip(keys, map(json.loads, lines), strict=True))})
+        return tagged
 
     def _counts(self) -> dict[str, dict[str, float]]:
         """Return the seconds so far by phase, and the context tokens of the engine."""
@@ -106,17 +165,26 @@ class ResumingTagger:
 
 
 def _code(*objects: Any) -> list[str]:
-    """Return digests of the files that define the classes of objects, and the classes that these are made from."""
-    modules = {kind.__module__ for made in objects for kind in type(made).__mro__}
-    paths = (getattr(sys.modules.get(name), "__file__", None) for name in modules)
-    return sorted(file_digest(path) for path in paths if path is not None and Path(path).is_file())
+    """Return digests of the files that define the classes of objects, and the classes that these are made from.
+
+    Raises:
+        UntoldSettings: there is no such file, as of a class of a notebook, or it was written since this module was
+            imported, so that it may not be what runs.
+    """
+    modules = {kind.__module__ for made in objects for kind in type(made).__mro__} - {"builtins", "typing"}
+    digests = []
+    for name in modules:
+        path = getattr(sys.modules.get(name), "__file__", None)
+        if path is None or not Path(path).is_file() or Path(path).stat().st_mtime >= _IMPORTED:
+            raise UntoldSettings(f"the code of {name} is not known")
+        digests.append(file_digest(path))
+    return sorted(digests)
 
 
-def _read(folder: Path) -> Iterator[tuple[str, _Kept]]:
-    """Yield the answers that are kept in a folder, by key; a file that cannot be read is passed over."""
-    for path in sorted(folder.glob("*.json")):
-        with suppress(OSError, ValueError, LookupError, TypeError, AttributeError, LovecError):
-            data = json.loads(path.read_text(encoding="utf-8"))
-            answers = {key: record_from_dict(record) for key, record in data["answers"].items()}
-            for key, record in answers.items():
-                yield key, _Kept(record, data["spent"])
+def _read(files: KeptFiles) -> dict[str, _Kept]:
+    """Return the answers that are kept, by key; what has another form is passed over."""
+    found: dict[str, _Kept] = {}
+    for data in files.read():
+        with suppress(ValueError, LookupError, TypeError, AttributeError, LovecError):
+            found |= {key: _Kept(record_from_dict(record), data["spent"]) for key, record in data["answers"].items()}
+    return found

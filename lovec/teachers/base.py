@@ -20,6 +20,7 @@ from lovec.core.progress import doing
 from lovec.core.provenance import adapter_options
 from lovec.core.settings import check_range
 from lovec.policy import Policy
+from lovec.policy.fingerprint import loaded_digest
 from lovec.types import LovecError, Oracle, Record, plain_numbers
 
 Estimates: TypeAlias = list[list[float | None]]
@@ -145,7 +146,7 @@ class StoredTeacher(Teacher):
 
     def digest(self, records: Sequence[Record], resources: TeacherResources) -> str:
         """Return a digest of all that the estimates of records depend on."""
-        parts = resources_part(resources.policy.model, resources.baselines, self._folder(resources)) | {
+        parts = resources_part(loaded_digest(resources.policy.model), resources.baselines, self._folder(resources)) | {
             "teacher": class_name(self),
             "settings": dict(self.settings),
             "oracle": plain_settings(resources.oracle),

@@ -2,6 +2,7 @@
 
     python benchmarks/world.py --out RUNS --results FILE      # train and test, which takes an hour and more
     python benchmarks/first_tokens.py --runs RUNS             # compare with benchmarks/results/world.json
+    python benchmarks/first_tokens.py --runs RUNS --add       # and keep the seeds that first_tokens.json has already
     python benchmarks/first_tokens.py --page                  # only write the page from first_tokens.json
 
 The runs of world.json scored every score up to the closing tag word. A seed draws the same data and starts the same
@@ -50,11 +51,24 @@ def differences(new: Sequence[ResultRow], old: Sequence[ResultRow]) -> list[dict
         if all(a is not None and b is not None for a, b in pairs):
             changes = [a - b for a, b in pairs if a is not None and b is not None]
             found[row.method, row.mode, row.readout][int(row.seed or 0)] = changes
-    return [
-        {"method": method, "mode": mode, "readout": readout, "seeds": sorted(seeds)}
-        | {name: [seeds[seed][at] for seed in sorted(seeds)] for at, name in enumerate(NAMES)}
-        for (method, mode, readout), seeds in found.items()
-    ]
+    return list(map(_row, found.items()))
+
+
+def merged(old: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows of both, a row of each method, mode and readout with all of its seeds; of equal ones the new."""
+    found: dict[tuple[str, str, str], dict[int, list[float]]] = defaultdict(dict)
+    for row in (*old, *new):
+        for at, seed in enumerate(row["seeds"]):
+            found[row["method"], row["mode"], row["readout"]][seed] = [row[name][at] for name in NAMES]
+    return list(map(_row, found.items()))
+
+
+def _row(found: tuple[tuple[str, str, str], dict[int, list[float]]]) -> dict[str, Any]:
+    """Return a row of the file of the differences by seed."""
+    (method, mode, readout), seeds = found
+    return {"method": method, "mode": mode, "readout": readout, "seeds": sorted(seeds)} | {
+        name: [seeds[seed][at] for seed in sorted(seeds)] for at, name in enumerate(NAMES)
+    }
 
 
 def page(results: Mapping[str, Any]) -> str:
@@ -134,6 +148,7 @@ def main() -> None:
     """Compare, and write the file and the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=Path, nargs="+", help="folders of benchmarks/world.py, one after the other")
+    parser.add_argument("--add", action="store_true", help="keep the seeds that the file has already")
     parser.add_argument("--page", action="store_true", help="only write the page from the file")
     options = parser.parse_args()
     if not options.page:
@@ -142,6 +157,10 @@ def main() -> None:
         runs = [_runs(folder) for folder in options.runs]
         note = {name: runs[0][name] for name in ("date", "commit", "versions", "machine", "world")}
         found = differences([row for run in runs for row in run["rows"]], read_json(WORLD)["rows"])
+        if options.add:
+            before = read_json(RESULTS)
+            found = merged(before["differences"], found)
+            note["commit"] = f"{before['commit']}, {note['commit']}"
         write_json(RESULTS, note | {"differences": found})
     PAGE.write_text(page(read_json(RESULTS)), encoding="utf-8")
 

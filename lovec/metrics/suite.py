@@ -543,6 +543,8 @@ class PairsOnly(PairCount):
         Raises:
             LovecError: the metric computes something else than one number.
         """
+        if self.sums[1] and self.distributed_available_fn():
+            self._end_lists()
         value = self.metric.compute() if self.sums[1] else self.sums.new_tensor(float("nan"))
         if not isinstance(value, Tensor | Real) or (isinstance(value, Tensor) and value.numel() != 1):
             raise LovecError(
@@ -555,6 +557,18 @@ class PairsOnly(PairCount):
         """Forget all pairs."""
         super().reset()
         self.metric.reset()
+
+    def _end_lists(self) -> None:
+        """Add an empty tensor to lists of tensors that are joined over processes, one of which may have no pairs.
+
+        It is of the type and shape that the metric's tensors have. torchmetrics would take an empty list for a tensor
+        of a type that may be another, and processes must not exchange tensors of different types.
+        """
+        tried = _fed(self.metric)
+        for ours, theirs in zip(_parts(self.metric), _parts(tried.metric), strict=True):
+            for name, state in theirs.metric_state.items():
+                if isinstance(state, list) and state and ours._reductions[name] == dim_zero_cat:
+                    getattr(ours, name).append(dim_zero_cat(state)[:0])
 
 
 def user_metric_infos(metrics: Iterable[Metric]) -> dict[str, MetricInfo]:
@@ -604,12 +618,23 @@ def _try(metric: Metric) -> None:
     Raises:
         LovecError: it computes something else than one number.
     """
+    _fed(metric).compute()
+
+
+def _fed(metric: Metric) -> PairsOnly:
+    """Return a copy of a metric that was given some pairs, and is of this process alone."""
     tried = PairsOnly(metric.clone())
-    for one in (tried, tried.metric):
-        one.distributed_available_fn = lambda: False  # other processes may not be trying it
-    confidence = torch.linspace(0, 1, 20, dtype=torch.float64)
-    tried.update(confidence, torch.arange(20).double() % 2)
-    tried.compute()
+    tried.reset()
+    for part in _parts(tried):
+        part.distributed_available_fn = lambda: False  # other processes may not be trying it
+    confidence = torch.linspace(0, 1, 20, dtype=torch.float64, device=metric.device)
+    tried.update(confidence, torch.arange(20, device=metric.device).double() % 2)
+    return tried
+
+
+def _parts(metric: Metric) -> list[Metric]:
+    """Return a metric and those that it is made of."""
+    return [part for part in metric.modules() if isinstance(part, Metric)]
 
 
 def _logged_names(name: str) -> set[str]:

@@ -15,6 +15,7 @@ from scipy.stats import entropy as scipy_entropy
 from scipy.stats import spearmanr
 from sklearn.metrics import brier_score_loss
 from torchmetrics import Metric, MetricCollection
+from torchmetrics.utilities.data import dim_zero_cat
 
 from lovec.evaluation import EvaluationConfig
 from lovec.metrics import (
@@ -626,6 +627,26 @@ def test_a_user_metric_may_compute_any_kind_of_number(kind):
     assert values(suite)["number"] == pytest.approx((c - f).abs().mean().item(), abs=1e-6)
 
 
+class GapQuantile(Metric):
+    """Keeps something of every pair, as a user may write it: in types and shapes of its own."""
+
+    def __init__(self):
+        super().__init__()
+        for name in ("gaps", "tenths", "both", "means"):
+            self.add_state(name, [], dist_reduce_fx="cat")
+
+    def update(self, confidence, factuality):
+        gaps = (confidence - factuality).abs()
+        self.gaps.append(gaps)
+        self.tenths.append((10 * gaps).long())
+        self.both.append(torch.stack([confidence, factuality], 1).float())
+        self.means.append(gaps.mean())
+
+    def compute(self):
+        kept = [dim_zero_cat(x) for x in (self.gaps, self.tenths, self.both, self.means)]
+        return sum(x.double().flatten().quantile(0.9) for x in kept)
+
+
 # What each of two processes sees, by case: unequal batches, and nothing at all for one of them.
 SHARES = {
     "ragged": ([slice(0, 7), slice(7, 30)], [slice(30, 31)]),
@@ -650,7 +671,7 @@ def _values(metrics):
 
 
 def _all_metrics():
-    suites = [CalibrationSuite(), CalibrationSuite([AbsoluteError()])]
+    suites = [CalibrationSuite(), CalibrationSuite([AbsoluteError(), GapQuantile()])]
     return [*suites, BrierScore(), ECEM(), ECEM("levels"), SpearmanCorrelation(), AURC(), AUROC(), LogScore()]
 
 

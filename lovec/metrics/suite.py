@@ -14,8 +14,10 @@ from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch import distributed as dist
 from torch.nn import Module
 from torchmetrics import Metric, MetricCollection
+from torchmetrics.metric import jit_distributed_available
 from torchmetrics.utilities.data import dim_zero_cat
 
 from lovec.core.settings import Count, CountFromTwo, PositiveShare, Setting, checked
@@ -54,6 +56,14 @@ from lovec.types import N_SCORES, LovecError
 _ANSWER_MEANS = ("abstained", "cut_off", "words", "diversity", "ttr", "ordinality", "f1_at_k")
 
 
+def several_processes() -> bool:
+    """Return whether metrics have states in other processes, too.
+
+    A group of this process alone, as vLLM opens one in it, has nothing to add, and may take no tensors of the CPU.
+    """
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
 class ExactMetric(Metric):
     """Base of metrics whose states keep their precision, whatever the precision of the module that they belong to.
 
@@ -68,7 +78,7 @@ class ExactMetric(Metric):
     full_state_update = False
 
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+        super().__init__(**{"distributed_available_fn": several_processes} | kwargs)
         self._dtype = torch.float64
 
     def keep_apart(self) -> None:
@@ -530,6 +540,9 @@ class PairsOnly(PairCount):
     def __init__(self, metric: Metric) -> None:
         super().__init__()
         self.metric = metric
+        for part in _parts(metric):
+            if part.distributed_available_fn is jit_distributed_available:  # the default
+                part.distributed_available_fn = several_processes
 
     def update(self, confidence: Tensor, factuality: Tensor) -> None:
         """Add pairs, both [N] in [0, 1]."""

@@ -699,6 +699,25 @@ def test_two_processes_equal_one(tmp_path):
                 assert ours == pytest.approx(whole, abs=1e-12, nan_ok=True)
 
 
+def test_a_group_of_one_process_is_not_asked(tmp_path, monkeypatch):
+    """As vLLM opens one on a GPU, whose backend takes no tensors of the CPU."""
+
+    def gather(*args, **kwargs):
+        raise RuntimeError("no backend for tensors of the CPU")
+
+    monkeypatch.setattr(torch.distributed, "all_gather", gather)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/init", rank=0, world_size=1)
+    try:
+        metrics = _all_metrics()
+        _feed(metrics, [slice(0, 12)])
+        found = _values(metrics)
+    finally:
+        torch.distributed.destroy_process_group()
+    alone = _all_metrics()
+    _feed(alone, [slice(0, 12)])
+    assert str(found) == str(_values(alone))  # NaN included
+
+
 # ---------------------------------------------------------------- records
 
 

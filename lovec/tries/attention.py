@@ -165,8 +165,10 @@ def _compiled_flex_attention() -> Any:
     than the eight that it stops at, and an error says where it cannot.
     """
     from torch import _dynamo
+    from torch._functorch import config
     from torch.nn.attention.flex_attention import flex_attention
 
+    config.donated_buffer = False  # whose memory a backward pass reuses, so that none can be computed again
     _dynamo.config.recompile_limit = max(_MOST_VARIANTS, _dynamo.config.recompile_limit)
     return torch.compile(flex_attention, dynamic=True, fullgraph=True)
 

@@ -124,9 +124,23 @@ def test_flex_attention_is_compiled_for_many_variants_or_fails(monkeypatch):
     """Uncompiled it would keep the scores of all pairs; torch compiles eight variants, and then warns and does that."""
     options = {}
     monkeypatch.setattr(torch, "compile", lambda function, **given: options.update(given) or function)
-    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 8)
-    _compiled_flex_attention.__wrapped__()
-    assert options == {"dynamic": True, "fullgraph": True} and torch._dynamo.config.recompile_limit == 64
+    with torch._dynamo.config.patch(recompile_limit=8), torch._functorch.config.patch(donated_buffer=True):
+        _compiled_flex_attention.__wrapped__()
+        assert options == {"dynamic": True, "fullgraph": True} and torch._dynamo.config.recompile_limit == 64
+
+
+def test_compiled_flex_attention_computes_gradients_again(monkeypatch):
+    """As the error for a loss that is NaN does, term by term; here compiled without kernels, for the CPU has none."""
+    compiled = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda function, **given: compiled(function, backend="aot_eager", **given))
+    monkeypatch.setattr("torch.nn.attention.flex_attention._validate_device", lambda *tensors: None)
+    tokens = branching(2, 1)
+    plan = TriePlan(tokens, torch.device("cpu"))
+    inputs = torch.randn(3, 1, GROUPS, len(tokens), WIDTH).requires_grad_()
+    with torch._dynamo.config.patch(recompile_limit=8), torch._functorch.config.patch(donated_buffer=True):
+        out = _compiled_flex_attention.__wrapped__()(*inputs, block_mask=plan.block_mask, scale=SCALE)
+        first, again = (torch.autograd.grad(out.sum(), inputs, retain_graph=True)[0] for _ in range(2))
+    torch.testing.assert_close(again, first)
 
 
 @pytest.mark.parametrize(

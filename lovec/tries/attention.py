@@ -151,8 +151,15 @@ def attend(query: Tensor, key: Tensor, value: Tensor, scale: float, plan: TriePl
         with torch.autocast(device, enabled=False):  # which would round the products of what is float32 here
             out: Tensor = _TrieAttention.apply(query, key, value, scale, plan)  # type: ignore[no-untyped-call]
     else:
+        # For less than 128 tokens torch has a kernel that takes at most 128 queries of all heads that share keys.
         out = _compiled_flex_attention()(
-            query, key, value, block_mask=plan.block_mask, scale=scale, enable_gqa=query.shape[1] != key.shape[1]
+            query,
+            key,
+            value,
+            block_mask=plan.block_mask,
+            scale=scale,
+            enable_gqa=query.shape[1] != key.shape[1],
+            kernel_options={"FORCE_USE_FLEX_ATTENTION": True},
         )
     return out.transpose(1, 2).contiguous()
 

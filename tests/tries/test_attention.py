@@ -129,6 +129,27 @@ def test_flex_attention_is_compiled_for_many_variants_or_fails(monkeypatch):
         assert options == {"dynamic": True, "fullgraph": True} and torch._dynamo.config.recompile_limit == 64
 
 
+def test_flex_attention_uses_no_kernel_for_short_rows(monkeypatch):
+    """torch has one for less than 128 queries of each head, and it takes 128 of all the heads that share keys."""
+    from torch._subclasses import FakeTensorMode
+    from torch.nn.attention.flex_attention import FlexKernelOptions
+
+    given = {}
+
+    def compiled(query, key, value, **options):
+        given.update(options)
+        return torch.empty(query.shape)
+
+    monkeypatch.setattr("lovec.tries.attention._compiled_flex_attention", lambda: compiled)
+    tokens = branching(8, 3)
+    assert 128 // (HEADS // GROUPS) < len(tokens) < 128
+    with FakeTensorMode():
+        query, key = (torch.empty(1, heads, len(tokens), WIDTH, device="cuda") for heads in (HEADS, GROUPS))
+    attend(query, key, key, SCALE, TriePlan(tokens, torch.device("cpu")))
+    assert given["enable_gqa"] and given["kernel_options"] == {"FORCE_USE_FLEX_ATTENTION": True}
+    assert given["kernel_options"].keys() <= FlexKernelOptions.__annotations__.keys()
+
+
 def test_compiled_flex_attention_computes_gradients_again(monkeypatch):
     """As the error for a loss that is NaN does, term by term; here compiled without kernels, for the CPU has none."""
     compiled = torch.compile

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import sysconfig
 from importlib.util import find_spec
+from pathlib import Path
 from shutil import which
 from typing import Any
 
@@ -89,6 +91,9 @@ def missing_kernels(device: torch.device) -> str | None:
         return "triton is not installed"
     if not any(map(which, filter(None, (os.environ.get("CC"), "gcc", "clang")))):
         return "triton needs a C compiler, and finds no gcc or clang"
+    scheme = sysconfig.get_default_scheme().replace("posix_local", "posix_prefix")  # Debian's, which has no headers
+    if not (headers := Path(sysconfig.get_path("include", scheme)) / "Python.h").is_file():
+        return f"triton needs the headers of Python (python3-dev), and finds no {headers}"
     return None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 
 import pytest
 import torch
@@ -165,17 +166,23 @@ def test_compiled_flex_attention_computes_gradients_again(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("device", "triton", "compiler", "reason"),
+    ("device", "triton", "compiler", "headers", "reason"),
     [
-        ("cpu", False, False, None),
-        ("mps", True, True, "no attention over shared tokens for mps"),
-        ("cuda", False, True, "triton is not installed"),
-        ("cuda", True, False, "a C compiler"),
-        ("cuda", True, True, None),
+        ("cpu", False, False, False, None),
+        ("mps", True, True, True, "no attention over shared tokens for mps"),
+        ("cuda", False, True, True, "triton is not installed"),
+        ("cuda", True, False, True, "a C compiler"),
+        ("cuda", True, True, False, r"the headers of Python \(python3-dev\), and finds no .*Python.h"),
+        ("cuda", True, True, True, None),
     ],
 )
-def test_what_a_device_needs_for_it(device, triton, compiler, reason, monkeypatch):
+def test_what_a_device_needs_for_it(device, triton, compiler, headers, reason, monkeypatch, tmp_path):
     monkeypatch.setattr("lovec.tries.models.find_spec", lambda name: "there" if triton else None)
     monkeypatch.setattr("lovec.tries.models.which", lambda name: f"/bin/{name}" if compiler else None)
+    monkeypatch.setattr("sysconfig.get_default_scheme", lambda: "posix_local")  # as of Debian's own Python
+    monkeypatch.setattr("sysconfig.get_path", lambda name, scheme: str(tmp_path / scheme / name))
+    if headers:
+        (tmp_path / "posix_prefix" / "include").mkdir(parents=True)
+        (tmp_path / "posix_prefix" / "include" / "Python.h").touch()
     found = missing_kernels(torch.device(device))
-    assert found is None if reason is None else reason in found
+    assert found is None if reason is None else re.search(reason, found)

@@ -24,6 +24,9 @@ def target_logps(
     the rows of the layer. So one vector per hidden state is kept, and the backward pass multiplies no matrices. A layer
     with an adapter is computed again in the backward pass.
 
+    In half precision the rounding of E_p[W] would be more than what W_t differs from it where p(t) is above 0.99. There
+    W_t - E_p[W] is made at once, from probabilities less 1 at t: that of the first target after every hidden state.
+
     Args:
         hidden: M hidden states, [M, D].
         rows: index of the hidden state before each target, ascending, [P].
@@ -75,8 +78,11 @@ def _chunk(
     temperature: float,
     softcap: float | None,
     gradient: bool,
+    taken: Tensor | None,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Return log-probabilities of a chunk's targets, slopes of the soft cap there, and E_p[W] where it is wanted.
+
+    E_p[W] is less the rows of the targets that are ``taken``, 1.0 each, while the others are 0.0; None takes none.
 
     This is a function so that nothing as large as the logits is left when those of the next chunk are made.
     """
@@ -86,6 +92,8 @@ def _chunk(
     if not gradient:
         return logps, None, None
     probs = logits.sub_(total).exp_()
+    if taken is not None:
+        probs.index_put_(at, -taken, accumulate=True)
     if slope is not None:
         probs.mul_(slope)
     mean = torch.mm(probs.to(head.weight.dtype), head.weight)
@@ -106,19 +114,29 @@ class _TargetLogps(torch.autograd.Function):
     ) -> Tensor:
         logps = torch.empty(len(rows), dtype=torch.float32, device=hidden.device)
         slopes = torch.empty_like(logps)
+        half = torch.is_autocast_enabled(hidden.device.type) or head.weight.dtype.itemsize < 4
+        taken = (rows.diff(prepend=rows[:1] - 1) > 0).float() if half else None  # the first target of every state
         means, start = [], 0  # E_p[W] of every hidden state, where a gradient is wanted
         chunks = torch.split(hidden, max(1, LOGITS_AT_ONCE // head.out_features))
         for states, first, end in zip(chunks, bounds, bounds[1:], strict=False):
             place = (rows[first:end] - start, targets[first:end])
             start += len(states)
-            logps[first:end], slope, mean = _chunk(head, states, place, temperature, softcap, ctx.needs_input_grad[0])
+            logps[first:end], slope, mean = _chunk(
+                head,
+                states,
+                place,
+                temperature,
+                softcap,
+                ctx.needs_input_grad[0],
+                None if taken is None else taken[first:end],
+            )
             if slope is not None:
                 slopes[first:end] = slope
             if mean is not None:
                 means.append(mean)
         if means:
             ctx.save_for_backward(torch.cat(means), rows, targets, *([] if softcap is None else [slopes]))
-            ctx.weight, ctx.temperature, ctx.dtype = head.weight, temperature, hidden.dtype
+            ctx.weight, ctx.temperature, ctx.dtype, ctx.taken = head.weight, temperature, hidden.dtype, taken
         return logps
 
     @staticmethod
@@ -127,6 +145,8 @@ class _TargetLogps(torch.autograd.Function):
         grad = grad / ctx.temperature
         total = torch.zeros(len(means), device=grad.device).index_add_(0, rows, grad)
         result = means.float() * -total[:, None]
+        if ctx.taken is not None:
+            grad = grad - total[rows] * ctx.taken
         shares = grad * slopes[0] if slopes else grad
         for at, target, share in zip(*(x.split(_TARGETS_AT_ONCE) for x in (rows, targets, shares)), strict=True):
             result.index_add_(0, at, share[:, None] * ctx.weight[target])

@@ -48,6 +48,26 @@ def test_values_and_gradients_equal_those_of_whole_logits(chunk, temperature, so
         assert torch.equal(target_logps(hidden, rows, targets, head.float(), temperature, softcap), mine)
 
 
+@pytest.mark.parametrize(("temperature", "softcap"), [(1.0, None), (0.6, 40.0)])
+@pytest.mark.parametrize("weights", [torch.bfloat16, torch.float32], ids=["bfloat16", "autocast"])
+def test_likely_targets_are_learned_in_half_precision(weights, temperature, softcap):
+    """What is left to learn where p is above 0.99 is less than the rounding of the mean row of the output layer."""
+    torch.manual_seed(0)
+    rows = torch.tensor([0, 1, 1, 1, 2, 4, 5, 5])  # a state without a target, and several with the same or with others
+    targets = torch.tensor([3, 7, 7, 7, 9, 11, 13, 2])
+    head = nn.Linear(64, 50, bias=False, dtype=torch.bfloat16).requires_grad_(False)
+    likely = torch.tensor([3, 7, 9, 0, 11, 13])
+    hidden = (head.weight[likely].float() * 36 * temperature).bfloat16().requires_grad_()
+    exact = hidden.detach().double().requires_grad_()
+    true = naive(exact, rows, targets, lambda x: x @ head.weight.double().T, temperature, softcap)
+    assert true[:7].exp().min() > 0.99
+    true.sum().backward()
+    with torch.autocast("cpu", torch.bfloat16, enabled=weights == torch.float32):
+        target_logps(hidden, rows, targets, head.to(weights), temperature, softcap).sum().backward()
+    for mine, one in zip(hidden.grad.double(), exact.grad, strict=True):
+        assert (mine - one).norm() <= 0.1 * one.norm()  # what the rounding of the logits makes of 1 - p
+
+
 def test_no_logits_are_kept():
     head = nn.Linear(8, 5000, bias=False).requires_grad_(False)
     hidden, rows = torch.randn(20, 8, requires_grad=True), torch.arange(20)

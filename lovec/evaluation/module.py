@@ -187,6 +187,7 @@ class EvaluationModule(LightningModule, CheckedSettings):
         if self.asks_oracle(stage):
             check_ready(self._oracle)
         if stage == "test":
+            self._check_answers()
             for baseline in self.baselines if ITERATIVE in self.evaluation.modes else ():
                 baseline.check_ready()
             check_method_names([*self.methods, *(baseline.name for baseline in self.baselines)])
@@ -194,6 +195,21 @@ class EvaluationModule(LightningModule, CheckedSettings):
                 if adapter is not None:
                     model = resolve_model(self.policy_config.model, self.policy_config.dtype)
                     check_adapter(adapter, model, self.policy_config.any_base)
+
+    def _check_answers(self) -> None:
+        """Refuse test records of which none has an answer, where no oracle rates those that the model writes."""
+        modes = self.evaluation.modes
+        if ITERATIVE not in modes or (FREE_FORM in modes and self._oracle is not None):
+            return
+        data = getattr(self.trainer, "datamodule", None)
+        records: Sequence[Record] = [] if data is None else data.loaded("test")
+        if records and not any(record.sentences for record in records):
+            reason = "have no oracle" if FREE_FORM in modes else "are not in evaluation.modes"
+            raise LovecError(
+                f"there is nothing to measure: none of {counted(len(records), 'test record')} of {data.title} has an "
+                f"answer, and free-form answers {reason}; give labelled answers (--data.labels, --data.test_path), or "
+                "let the model answer and an oracle rate the answers (--model.oracle)"
+            )
 
     def configure_model(self) -> None:
         """Load base and adapter, where the module does not hold them. Outside ``fit`` it is the one of the run."""

@@ -311,3 +311,19 @@ def test_questions_alone_need_an_oracle(names, tmp_path):
     made = module(SFT, model, evaluation=config, oracle=Lengths())
     trainer(tmp_path).test(made, Bios(path=str(names)), verbose=False)
     assert {(r.domain, r.mode) for r in made.results} == {("Bios", "free-form")}
+
+
+@pytest.mark.parametrize(
+    ("modes", "oracle", "reason"),
+    [
+        (["iterative", "free-form"], None, "free-form answers have no oracle"),
+        (["iterative"], Lengths(), r"free-form answers are not in evaluation\.modes"),
+    ],
+)
+def test_records_without_answers_are_refused_before_the_model_is_loaded(names, tmp_path, modes, oracle, reason):
+    config = EvaluationConfig(modes=modes, vanilla=False)
+    made = module(SFT, str(tmp_path / "no model"), evaluation=config, oracle=oracle)
+    expected = rf"none of 2 test records of Bios has an answer, and {reason}; .*--data\.labels.*--model\.oracle"
+    with pytest.raises(LovecError, match=expected):
+        trainer(tmp_path).test(made, Bios(path=str(names)), verbose=False)
+    assert not [*tmp_path.rglob("results.json")]

@@ -26,7 +26,7 @@ class QuestionSet(RecordsDataModule):
         labels: labelled answers to these questions, as ``lovec label`` writes them or in another layout that
             ``lovec.datasets.layouts`` recognises.
         path: a copy of the questions on this machine.
-        evidence: Wikipedia (FActScore's sqlite file) or JSONL with title and text, for the oracle.
+        evidence: Wikipedia (FActScore's sqlite file) or JSONL with title and text, for records without evidence.
         val_labels: labelled answers on which the best constant confidence is chosen; without them there is no such row.
         **kwargs: ``batch_size``, ``eval_batch_size`` and ``seed`` of the datamodule.
 
@@ -67,10 +67,12 @@ class QuestionSet(RecordsDataModule):
         return self.read_labels(self.labels) if self.labels else self.open_questions(split)
 
     def read_labels(self, path: str | os.PathLike[str]) -> list[Record]:
-        """Return the records of a file with labels; those without a domain get that of the class.
+        """Return the records of a file with labels, with evidence if a source of it is given.
+
+        Those without a domain get that of the class.
 
         Raises:
-            LovecError: the file is missing or broken, or none of its sentences has a label.
+            LovecError: a file is missing or broken, or none of the sentences has a label.
         """
         tags = self.tags
         records = [self._with_own_domain(bare_statements(record, tags)) for record in read_any(path)]
@@ -79,14 +81,14 @@ class QuestionSet(RecordsDataModule):
                 f"{path} has no labelled sentence; label it with `lovec label`, or leave the option out to let the "
                 "model answer and an oracle rate the answers"
             )
-        return records
+        return self._with_evidence(records)
 
     def open_questions(self, split: str) -> list[Record]:
         """Return the questions of a split, with evidence if a source of it is given."""
-        records = self.questions(split)
-        if self.evidence:
-            records = with_evidence(records, open_evidence(self.evidence))
-        return list(map(self._with_own_domain, records))
+        return self._with_evidence(map(self._with_own_domain, self.questions(split)))
+
+    def _with_evidence(self, records: Iterable[Record]) -> list[Record]:
+        return list(with_evidence(records, open_evidence(self.evidence)) if self.evidence else records)
 
     def _with_own_domain(self, record: Record) -> Record:
         return record.in_domain(self.domain)
@@ -131,7 +133,7 @@ class Bios(QuestionSet):
     Args:
         labels: labelled answers to these questions, such as FActScore's own labelled files.
         path: the names, one per line: FActScore's ``prompt_entities.txt``.
-        evidence: Wikipedia (FActScore's sqlite file) or JSONL with title and text, for the oracle.
+        evidence: Wikipedia (FActScore's sqlite file) or JSONL with title and text, for records without evidence.
         val_labels: labelled answers on which the best constant confidence is chosen; without them there is no such row.
         **kwargs: ``batch_size``, ``eval_batch_size`` and ``seed`` of the datamodule.
     """
@@ -149,7 +151,7 @@ class PopQA(QuestionSet):
     Args:
         labels: labelled answers to these questions.
         path: a copy of the data set or of a subset (TSV of its columns); default: the Hugging Face hub.
-        evidence: Wikipedia (FActScore's sqlite file) or JSONL with title and text, for the oracle.
+        evidence: Wikipedia (FActScore's sqlite file) or JSONL with title and text, for records without evidence.
         val_labels: labelled answers on which the best constant confidence is chosen; without them there is no such row.
         **kwargs: ``batch_size``, ``eval_batch_size`` and ``seed`` of the datamodule.
     """

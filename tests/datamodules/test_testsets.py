@@ -116,6 +116,21 @@ def test_questions_get_evidence_from_a_file(names, tmp_path, caplog):
     assert [r.evidence for r in Bios(path=str(names)).load("test")] == [(), ()]
 
 
+def test_labelled_answers_get_evidence_from_a_file(tmp_path):
+    path, pages = tmp_path / "labelled.jsonl", tmp_path / "pages.jsonl"
+    records = [answer("ada", 1.0, entity="Ada Lovelace"), replace(answer("bob", 0.0), evidence=("Own.",))]
+    write_records(path, [*records, answer("cy", 1.0, entity="Ada Lovelace", split="train")])
+    pages.write_text('{"title": "Ada Lovelace", "text": "Ada wrote."}\n{"id": "bob", "text": "Bob."}\n')
+    for cls in (Bios, PopQA, WildHallu, WikiBio):
+        data = cls(labels=str(path), evidence=str(pages), val_labels=str(path))
+        assert [r.evidence for r in data.load("test")][:2] == [("Ada wrote.",), ("Own.",)], cls
+        assert data.load("validation")[0].evidence == ("Ada wrote.",), cls
+    assert [r.evidence for r in WildHallu(str(path), evidence=str(pages)).load("train")] == [("Ada wrote.",)]
+    assert Bios(labels=str(path)).load("test")[0].evidence == ()
+    with pytest.raises(LovecError, match=r"cannot read nowhere\.db"):
+        Bios(labels=str(path), evidence="nowhere.db").load("test")
+
+
 def test_popqa_and_triviaqa_have_questions(tmp_path, trivia):
     path = tmp_path / "popqa.tsv"
     path.write_text("\t".join(POPQA.columns) + "\n1\tOn the Town\tOn the Town (film)\t5\n")

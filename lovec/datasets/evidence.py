@@ -19,12 +19,17 @@ from typing import Any
 
 from lovec.datasets.jsonl import open_input, read_objects
 from lovec.datasets.names import slug
+from lovec.encoding import QUESTION
 from lovec.types import LovecError, Record
 
 SEPARATOR = "####SPECIAL####SEPARATOR####"
 """Separates the passages of a page in FActScore's database."""
 
 _SQLITE = b"SQLite format 3\0"
+_ASKED = (
+    re.compile(re.escape(QUESTION).replace(re.escape("{entity}"), "(.+)")),
+    re.compile(r"Tell me a bio of (.+)\."),  # FActScore's
+)
 _NEIGHBOURS = 200  # titles that are compared on either side of the place where a missing one would be
 _SUGGESTIONS = 3
 _SIMILARITY = 0.6
@@ -46,15 +51,16 @@ def open_evidence(path: str | os.PathLike[str]) -> Wikipedia | EvidenceFile:
 def with_evidence(records: Iterable[Record], source: Wikipedia | EvidenceFile) -> Iterator[Record]:
     """Yield records one by one with the page they are about as evidence; a record that has evidence keeps it.
 
-    The page is that of ``meta["title"]``, or else of ``meta["entity"]``; an ``EvidenceFile`` is first asked for the
-    record's id. If there is no such page, the record stays without evidence, and a warning names it and similar titles.
+    The page is that of ``meta["title"]``, or else of ``meta["entity"]``, or else of the name in the paper's or
+    FActScore's question; an ``EvidenceFile`` is first asked for the record's id. If there is no such page, the record
+    stays without evidence, and a warning names it and similar titles.
     """
     searched = missing = 0
     for record in records:
         if record.evidence:
             yield record
             continue
-        title = str(record.meta.get("title") or record.meta.get("entity") or "")
+        title = str(record.meta.get("title") or record.meta.get("entity") or _asked_about(record.question))
         texts = source.find(record.id) if isinstance(source, EvidenceFile) else ()
         texts = texts or source.find(title)
         searched, missing = searched + 1, missing + (not texts)
@@ -186,6 +192,12 @@ class EvidenceFile:
     @cached_property
     def _sorted(self) -> list[str]:
         return sorted(self._offsets, key=_capital)
+
+
+def _asked_about(question: str) -> str:
+    """Return the name that a question in the paper's or FActScore's wording is about; "" in another wording."""
+    asked = (wording.fullmatch(question.strip()) for wording in _ASKED)
+    return next((match[1] for match in asked if match), "")
 
 
 def _texts(value: Any) -> Any:

@@ -9,6 +9,8 @@ import sqlite3
 import pytest
 
 from lovec.datasets.evidence import SEPARATOR, EvidenceFile, Wikipedia, _most_similar, open_evidence, with_evidence
+from lovec.datasets.layouts import read_any
+from lovec.encoding import QUESTION
 from lovec.text.cutting import GAP, Cutter, bm25, cut
 from lovec.types import LovecError, Record, Sentence
 
@@ -176,6 +178,22 @@ def test_records_get_their_pages_and_missing_ones_are_named(database, caplog):
         "record e gets no evidence: it has neither meta.title nor meta.entity",
         "2 of 4 records have no evidence; where a nearest title is the right one, put it into meta.title",
     ]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"input": "Question: Tell me a bio of Miguel Díaz (baseball).", "output": "He plays.", "cat": ["rare", "x"],
+         "topic": "Miguel Díaz (baseball)", "annotations": [{"text": "He plays.", "human-atomic-facts": None}]},
+        {"prompt": QUESTION.format(entity="Miguel Díaz (baseball)"), "model_output": "He plays.",
+         "rated_output_openai": "He plays. <confidence> 9 </confidence>", "ratings_openai": [9]},
+    ],
+)  # fmt: skip
+def test_the_name_in_a_known_question_is_a_title(database, tmp_path, row):
+    path = tmp_path / "answers.jsonl"
+    path.write_text(json.dumps(row) + "\n", "utf-8")
+    (record,) = with_evidence(read_any(path), open_evidence(database))
+    assert record.evidence == ("Miguel Díaz (baseball) is a page.", "More about it.")
 
 
 def test_evidence_may_be_found_by_id(tmp_path, caplog):

@@ -250,8 +250,12 @@ def _refuse_worlds_model(recipes: Sequence[Mapping[str, Any]], flags: Sequence[s
     if any(named) or value_of(flags, "--model.policy.model", "--model.init_args.policy.model", "--model.policy"):
         return
     data = [*(recipe.get("data") for recipe in recipes), value_of(flags, "--data", "--data.class_path")]
-    chosen = _last(map(_class_name, data)) or "World"
-    if chosen.rpartition(".")[2] in ("Demonstrations", "Preferences", "Prompts"):
+    chosen = _last(map(_class_name, data))
+    if chosen is None:
+        return
+    packages = packages_of("RecordsDataModule")
+    found, world = (class_at(full_name(name, packages) or name) for name in (chosen, "World"))
+    if found is not None and world is not None and not issubclass(found, world):  # an unknown class is the parser's
         raise UsageError(
             f"nothing names the model for the data {chosen}, and the one of base.yaml knows an invented world only; "
             "give --model.policy.model NAME (world, if your files are about it), or a --config that names it"

@@ -313,6 +313,17 @@ def test_other_data_keeps_what_it_shares(here):
     assert (cli.datamodule.path, cli.datamodule.batch_size) == ("p.jsonl", 5)
 
 
+OWN_DATA = """
+from lovec.datamodules import RecordsDataModule, World
+
+
+class Own(RecordsDataModule): ...
+
+
+class Larger(World): ...
+"""
+
+
 def test_files_of_ones_own_are_not_trained_on_with_the_worlds_model_by_default(here, capsys):
     Path("p.jsonl").touch()
     words = ["fit", "--config", "sft.yaml", "--data", "Demonstrations", "--data.path", "p.jsonl"]
@@ -321,6 +332,11 @@ def test_files_of_ones_own_are_not_trained_on_with_the_worlds_model_by_default(h
     Path("own.yaml").write_text("data: {class_path: lovec.datamodules.Preferences, init_args: {path: p.jsonl}}\n")
     code, line = error_of(capsys, "fit", "--config", "sft.yaml", "--config", "own.yaml")
     assert code == 2 and "lovec.datamodules.Preferences" in line
+    Path("my_data.py").write_text(OWN_DATA)
+    for name in ("WildHallu", "FActScore", "HaluEval", "Atlas", "my_data.Own"):
+        code, line = error_of(capsys, "fit", "--config", "sft.yaml", "--data", name)
+        assert code == 2 and f"nothing names the model for the data {name}" in line
+    assert type(build("fit", "--config", "sft.yaml", "--data", "my_data.Larger", *CPU).datamodule).__name__ == "Larger"
     Path("mine.yaml").write_text("model: {init_args: {policy: {model: world}}}\n")
     assert build("fit", *words[1:], "--config", "mine.yaml", *CPU).datamodule.path == "p.jsonl"
 

@@ -91,4 +91,5 @@ def summary(counts: Mapping[str, float]) -> str:
     numbers = ", ".join(f"{split} {int(counts[split])}" for split in SPLITS)
     left = f"; {int(counts['left out'])} without a label left out" if counts.get("left out") else ""
     entities = counted(int(counts["entities"]), "entity", "entities")
-    return f"{numbers} records about {entities}, each in one of the three only{left}"
+    own = ", as meta.split says" if counts.get("by meta.split") else ""
+    return f"{numbers} records about {entities}, each in one of the three only{own}{left}"

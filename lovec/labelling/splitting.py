@@ -38,6 +38,11 @@ _RULE = (
     "An entity is meta.{key} of a record, else the name in the paper's question, else the whole question. Entities are "
     "sorted by the SHA-256 of seed and name; the first ones are test, the next ones dev, the others train."
 )
+_OWN_RULE = (
+    "An entity is meta.{key} of a record, else the name in the paper's question, else the whole question. It is in the "
+    "split that meta.split of its records names, and where they name several, in test or else in dev."
+)
+_OWN_SPLITS = {"train": "train", "validation": "dev", "dev": "dev", "test": "test"}  # by what ``meta["split"]`` says
 _ASKED = re.compile(re.escape(QUESTION).replace(re.escape("{entity}"), "(.+)"))
 
 
@@ -104,8 +109,10 @@ class Splitting:
 def split_file(labelled: Path, splitting: Splitting, redo: bool = False) -> Counts:
     """Write ``train.jsonl``, ``dev.jsonl`` and ``test.jsonl`` beside a file of labelled records, and a manifest.
 
-    Records without any labelled sentence are left out. Files that are there already and fit are left as they are. The
-    manifest is written before them, without their digests, and again after them, so an interrupted run is repeated.
+    Where every labelled record names its split in ``meta["split"]``, as those of WildHallucinations do, and each of the
+    three is named, they are split so; otherwise they are drawn. Records without any labelled sentence are left out.
+    Files that are there already and fit are left as they are. The manifest is written before them, without their
+    digests, and again after them, so an interrupted run is repeated.
 
     Args:
         labelled: the file.
@@ -113,7 +120,8 @@ def split_file(labelled: Path, splitting: Splitting, redo: bool = False) -> Coun
         redo: whether to make files anew that were made from others, otherwise, or changed since.
 
     Returns:
-        Number of "entities", and of "train", "dev" and "test" records, and of those "left out".
+        Number of "entities", and of "train", "dev" and "test" records, and of those "left out"; and of those "by
+        meta.split" where it counts.
 
     Raises:
         TooFewEntities: there is not one for each file.
@@ -126,18 +134,21 @@ def split_file(labelled: Path, splitting: Splitting, redo: bool = False) -> Coun
     if not redo and (counts := _earlier_counts(manifest, origin, paths)) is not None:
         return counts
     records = stage_file(labelled).records
-    entities, named = Counter[str](), False
+    entities, named, stated = dict[str, str](), False, True
     for record in records(0):
         if record.has_labels:
-            entities[splitting.entity(record)] += 1
+            entity, own = splitting.entity(record), _OWN_SPLITS.get(str(record.meta.get("split")))
+            entities[entity] = max(entities.get(entity, "train"), own or "train", key=SPLITS.index)
             named |= bool(splitting.named(record))
+            stated &= own is not None
     if entities and not named and splitting.key != ENTITY_KEY:
         raise LovecError(
             f"no labelled record of {labelled} names its entity in meta.{splitting.key}, as --entity_key says; give a "
             "key that they have, or leave the option out"
         )
-    split_of = splitting.assign(entities)
-    state: dict[str, Any] = {"identity": origin.to_dict(), "rule": _RULE.format(key=splitting.key), "digests": {}}
+    stated &= set(entities.values()) == set(SPLITS)
+    split_of, rule = (entities, _OWN_RULE) if stated else (splitting.assign(entities), _RULE)
+    state: dict[str, Any] = {"identity": origin.to_dict(), "rule": rule.format(key=splitting.key), "digests": {}}
     _save(manifest, state)
     counts = Counter({"entities": len(entities), **dict.fromkeys(SPLITS, 0)})
     with ExitStack() as stack:
@@ -150,6 +161,8 @@ def split_file(labelled: Path, splitting: Splitting, redo: bool = False) -> Coun
             split = split_of[splitting.entity(record)]
             opened[split].write(json_line(record_to_dict(record), record.id))
             counts[split] += 1
+    if stated:
+        counts["by meta.split"] = sum(counts[split] for split in SPLITS)
     state["entities"] = {split: list(split_of.values()).count(split) for split in SPLITS}
     state["counts"] = dict(counts)
     state["digests"] = {split: input_digest(path) for split, path in paths.items()}

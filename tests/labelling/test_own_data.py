@@ -19,7 +19,7 @@ from tinyrun import tiny
 
 from lovec.cli import main
 from lovec.datasets.jsonl import read_records, write_records
-from lovec.labelling import Splitting, TooFewEntities, split_file
+from lovec.labelling import SPLITS, Splitting, TooFewEntities, split_file
 from lovec.metrics.results import read_results
 from lovec.types import LovecError, Record, Sentence
 
@@ -264,6 +264,33 @@ def test_no_entity_is_in_two_splits_and_seeds_draw_others(tmp_path):
     assert drawn[0] != drawn[1]
     said = json.loads((tmp_path / "splits.json").read_text())
     assert said["entities"] == {"train": 37, "dev": 10, "test": 5} and said["identity"]["settings"]["seed"] == 1
+
+
+def test_records_stay_in_the_split_that_they_name(here, capsys):
+    names = {"train": range(8), "validation": (8, 9), "test": (10, 11)}
+    rows = [replace(labelled(12, samples=2)[n], meta={"split": s}) for s, numbers in names.items() for n in numbers]
+    rows += [replace(labelled(12, samples=2)[12 + n], meta={"split": s}) for s, ns in names.items() for n in ns]
+    rows.append(Record("x", "Who is number 11?", sentences=rows[0].sentences, meta={"split": "train"}))
+    write_records("l.jsonl", rows)
+    assert main(["label", "--labelled", "l.jsonl", "--out", "o"]) == 0
+    said = "train 16, dev 4, test 5 records about 12 entities, each in one of the three only, as meta.split says"
+    assert said in capsys.readouterr().out
+    for part, split in (("train", "train"), ("dev", "validation"), ("test", "test")):
+        found = {record.question for record in read_records(f"o/{part}.jsonl")}
+        assert found == {f"Who is number {n}?" for n in names[split]}
+    assert "meta.split of its records names" in json.loads(Path("o/splits.json").read_text())["rule"]
+    assert main(["label", "--labelled", "l.jsonl", "--out", "o"]) == 0 and said in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("splits", [["train"], ["train", "test"], ["train", "dev", "test", "later"], [None, *SPLITS]])
+def test_records_without_a_whole_split_of_their_own_are_drawn(tmp_path, splits):
+    path = tmp_path / "labelled.jsonl"
+    write_records(path, labelled(20))
+    drawn, files = split_file(path, Splitting()), [tmp_path / f"{split}.jsonl" for split in SPLITS]
+    ids = [[record.id for record in read_records(file)] for file in files]
+    write_records(path, [replace(r, meta={"split": splits[n % len(splits)]}) for n, r in enumerate(labelled(20))])
+    assert split_file(path, Splitting(), redo=True) == drawn
+    assert ids == [[record.id for record in read_records(file)] for file in files]
 
 
 def test_unicode_forms_of_a_name_are_one_entity():

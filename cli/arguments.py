@@ -59,6 +59,20 @@ def find_recipe(name: str) -> Path:
     )
 
 
+def overlay_of(model: str) -> str | None:
+    """Return the name of the packaged recipe for a model, by the last part of its name; None where there is none.
+
+    Such a recipe names a model, but neither an objective nor data.
+    """
+    for path in sorted(RECIPES.glob("*.yaml")):
+        recipe = read_recipe(path)
+        named = nested(recipe, "model", "init_args", "policy", "model")
+        is_overlay = not any(nested(recipe, part, "class_path") for part in ("model", "data"))
+        if named and is_overlay and path != BASE and Path(named).name.casefold() == Path(model).name.casefold():
+            return path.name
+    return None
+
+
 def recipe_names(words: Sequence[str]) -> Iterator[str]:
     """Yield the recipes that a command line names, by ``--config`` or ``-c``.
 

@@ -21,7 +21,7 @@ from lovec.taggers import Session, open_session
 from lovec.taggers.session import adapter_folder, base_model, prompt_format, session_provenance
 from lovec.types import LovecError, Sampling, check_ready
 
-from .arguments import add_working_directory, value_of
+from .arguments import add_working_directory, overlay_of, value_of
 from .console import check_folder_name, confirm_calls, locked, texts_in, warn
 from .errors import UsageError, unknown
 from .label_options import LabelSettings, label_parser
@@ -179,7 +179,7 @@ class LabelCommand:
         if model is None:
             print("it names no model to train: put one in place of MODEL, or run this again with --model")
         print("\nnext:")
-        for line in labelling.next_commands(folder, model, self._is_offline):
+        for line in labelling.next_commands(folder, model, self._is_offline, self._overlay):
             print(f"  {line}")
 
     def check_failures(self) -> None:
@@ -222,7 +222,8 @@ class LabelCommand:
                 raise
             warn(f"no files to train, develop and test on are made: {error}")
             return
-        labelling.write_recipe(self.out, self._trained, self._is_offline, self._trained_instruction)
+        instruction = self._trained_instruction
+        labelling.write_recipe(self.out, self._trained, self._is_offline, instruction, self._overlay)
 
     @cached_property
     def _trained(self) -> str | None:
@@ -230,6 +231,11 @@ class LabelCommand:
         if self.options.model is None and self.options.adapter is not None:
             return base_model(adapter_folder(self.options.adapter))
         return None if self.options.model is None else str(self.options.model)
+
+    @property
+    def _overlay(self) -> str | None:
+        """The packaged recipe for the model to train, where it is a large one."""
+        return None if self._trained is None or self._is_offline else overlay_of(self._trained)
 
     @property
     def _is_offline(self) -> bool:

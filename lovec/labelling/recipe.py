@@ -19,7 +19,7 @@ RECIPE = "recipe.yaml"
 _HEAD = """\
 # Data and model of {folder}, in place of the embedded world's. Goes behind a recipe of an objective:
 #
-#   lovec fit --config sft.yaml --config {recipe} --trainer.default_root_dir {folder}/sft
+#   lovec fit --config sft.yaml{overlay} --config {recipe} --trainer.default_root_dir {folder}/sft
 #
 # Written by `lovec label`, and again whenever it runs; copy it before you change it.
 """
@@ -28,7 +28,9 @@ _LONGEST = 1024  # tokens of a tagged answer: twice what `lovec label` lets a pl
 _SFT_RATE = "5e-5"
 
 
-def write_recipe(folder: Path, model: str | None, trained_offline: bool, instruction: str | None) -> Path:
+def write_recipe(
+    folder: Path, model: str | None, trained_offline: bool, instruction: str | None, overlay: str | None = None
+) -> Path:
     """Write ``recipe.yaml`` beside the splits.
 
     Args:
@@ -37,6 +39,7 @@ def write_recipe(folder: Path, model: str | None, trained_offline: bool, instruc
         trained_offline: whether the model is one of lovec's own tiny ones, to which the settings of the recipes belong;
             others get the learning rate of large models, room for longer answers, and a GPU where there is one.
         instruction: the instruction that the model knows; None is the paper's.
+        overlay: name of the recipe that goes before this one, since it is for the model; None where there is none.
 
     Returns:
         The recipe.
@@ -58,29 +61,34 @@ def write_recipe(folder: Path, model: str | None, trained_offline: bool, instruc
         "init_args": {**paths, "name": folder.resolve().name},
     }
     path = folder / RECIPE
-    head = _HEAD.format(folder=shlex.quote(str(folder)), recipe=shlex.quote(str(path)))
+    head = _HEAD.format(folder=shlex.quote(str(folder)), recipe=shlex.quote(str(path)), overlay=_config(overlay))
     write_text(path, head + yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True, width=110))
     return path
 
 
-def next_commands(folder: Path, model: str | None, trained_offline: bool) -> list[str]:
+def _config(overlay: str | None) -> str:
+    return "" if overlay is None else f" --config {overlay}"
+
+
+def next_commands(folder: Path, model: str | None, trained_offline: bool, overlay: str | None = None) -> list[str]:
     """Return the commands that train, test, calibrate and tag with what is in a folder.
 
     Args:
         folder: as for ``write_recipe``.
         model: as for ``write_recipe``.
         trained_offline: as for ``write_recipe``.
+        overlay: as for ``write_recipe``.
     """
     place = shlex.quote(str(folder))
     recipe, sft, dpo = (shlex.quote(str(folder / name)) for name in (RECIPE, "sft", "dpo"))
     base = "" if model is not None else " --model.policy.model MODEL"
     rate = "" if trained_offline else f" --model.optimizer.lr {_SFT_RATE}"
+    configs = f"{_config(overlay)} --config {recipe}"
     adapter = shlex.quote(str(folder / "sft" / "adapter"))
     return [
-        f"lovec fit --config sft.yaml --config {recipe} --trainer.default_root_dir {sft}{base}{rate}",
-        f"lovec fit --config dpo.yaml --config {recipe} --trainer.default_root_dir {dpo}{base} "
-        f"--model.policy.adapter {adapter}",
-        f"lovec test --config dpo.yaml --config {recipe} --trainer.default_root_dir {dpo}{base}",
+        f"lovec fit --config sft.yaml{configs} --trainer.default_root_dir {sft}{base}{rate}",
+        f"lovec fit --config dpo.yaml{configs} --trainer.default_root_dir {dpo}{base} --model.policy.adapter {adapter}",
+        f"lovec test --config dpo.yaml{configs} --trainer.default_root_dir {dpo}{base}",
         f"lovec calibrate {dpo} --data {place}/dev.jsonl",
         f"lovec tag FILE --adapter {dpo}",
     ]

@@ -144,6 +144,25 @@ def test_the_printed_commands_run_from_questions_to_a_tagged_text_without_a_worl
     assert "in-domain" not in said.out + said.err and "City 3 is old." in said.out
 
 
+@pytest.mark.parametrize(
+    ("model", "overlay"),
+    [
+        ("Meta-Llama-3-8B-Instruct", " --config llama3-8b.yaml"),
+        ("models/gemma-2-9b-it", " --config gemma2-9b.yaml"),
+        ("smollm2", ""),
+        ("gemma-2-2b-it", ""),
+    ],
+)
+def test_the_printed_commands_have_the_overlay_of_the_model(here, capsys, model, overlay):
+    Path(model).mkdir(parents=True)
+    write_records("l.jsonl", labelled(4))
+    assert main(["label", "--labelled", "l.jsonl", "--out", "o", "--model", model]) == 0
+    commands = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  lovec ")]
+    for line, objective in zip(commands, ("sft", "dpo", "dpo"), strict=False):
+        assert f"--config {objective}.yaml{overlay} --config o/recipe.yaml" in line
+    assert f"lovec fit --config sft.yaml{overlay} --config o/recipe.yaml" in Path("o/recipe.yaml").read_text()
+
+
 def test_a_killed_run_pays_for_no_answer_twice(here, endpoint):
     url, server = endpoint
     server.delay = 0.05

@@ -198,11 +198,10 @@ class EvaluationModule(LightningModule, CheckedSettings):
 
     def _check_answers(self) -> None:
         """Refuse test records of which none has an answer, where no oracle rates those that the model writes."""
-        modes = self.evaluation.modes
-        if ITERATIVE not in modes or (FREE_FORM in modes and self._oracle is not None):
+        modes, data = self.evaluation.modes, getattr(self.trainer, "datamodule", None)
+        if data is None or ITERATIVE not in modes or (FREE_FORM in modes and self._oracle is not None):
             return
-        data = getattr(self.trainer, "datamodule", None)
-        records: Sequence[Record] = [] if data is None else data.loaded("test")
+        records: Sequence[Record] = data.loaded("test")
         if records and not any(record.sentences for record in records):
             reason = "have no oracle" if FREE_FORM in modes else "are not in evaluation.modes"
             raise LovecError(

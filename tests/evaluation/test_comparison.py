@@ -524,12 +524,12 @@ def test_questions_without_answers_leave_baselines_out(model: str, adapters: dic
     assert json.loads((tmp_path / "test" / "rows" / "tokens.json").read_text()) == []
 
 
-@pytest.mark.parametrize(("data", "mode"), [(Questions(), "iterative"), (Rows(), "free-form")])
+@pytest.mark.parametrize(("data", "modes"), [(Questions(), ["iterative", "free-form"]), (Rows(), ["free-form"])])
 def test_a_hybrid_of_what_was_not_measured_is_left_out(
-    model: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, data: Rows, mode: str
+    model: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, data: Rows, modes: list[str]
 ) -> None:
     hybrids = [["Length", "Vanilla"]]
-    made = comparison(model, oracle=Lengths(), baselines=[Length()], hybrids=hybrids, evaluation={"modes": [mode]})
+    made = comparison(model, oracle=Lengths(), baselines=[Length()], hybrids=hybrids, evaluation={"modes": modes})
     with caplog.at_level("INFO"):
         trainer(tmp_path).test(made, data, verbose=False)
     assert "Length + Vanilla is left out" in caplog.text

@@ -26,10 +26,10 @@ SEPARATOR = "####SPECIAL####SEPARATOR####"
 """Separates the passages of a page in FActScore's database."""
 
 _SQLITE = b"SQLite format 3\0"
-_ASKED = (
-    re.compile(re.escape(QUESTION).replace(re.escape("{entity}"), "(.+)")),
-    re.compile(r"Tell me a bio of (.+)\."),  # FActScore's
-)
+PAPERS_QUESTION = re.compile(re.escape(QUESTION).replace(re.escape("{entity}"), "(.+)"))
+"""The paper's question; the group is what it asks about."""
+
+_ASKED = (PAPERS_QUESTION, re.compile(r"Tell me a bio of (.+)\."))  # the latter is FActScore's
 _NEIGHBOURS = 200  # titles that are compared on either side of the place where a missing one would be
 _SUGGESTIONS = 3
 _SIMILARITY = 0.6

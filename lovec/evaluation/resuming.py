@@ -134,8 +134,7 @@ class ResumingTagger:
         return [judged[place] if kept is None else kept.record for place, kept in enumerate(old)]
 
     def _key(self, record: Record) -> str:
-        line = json_line(answer_part(record, labels=True), record.id)
-        return text_digest([self._digest, line.decode(errors="surrogatepass")])[:32]
+        return text_digest([self._digest, json_line(answer_part(record, labels=True), record.id)])[:32]
 
     def _count(self, found: Sequence[_Kept]) -> None:
         """Count what kept answers took."""

@@ -131,7 +131,7 @@ class TestFolder:
         if self._made:
             tested["provenance"] = {name: made.to_dict() for name, made in self._made.items()}
         write_text(self.working / TESTED, json.dumps(tested, indent=1) + "\n")
-        shutil.rmtree(self.judged)
+        shutil.rmtree(self.judged, ignore_errors=True)  # somebody may have deleted it to make room
         kept = []
         if self.path.exists():
             if same_content(self.path / RESULTS, self.working / RESULTS):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,8 +16,8 @@ from lovec.core.files import atomic_file, check_unused, read_json, write_text
 from lovec.core.plain import checked_integer, checked_text, wrong
 from lovec.core.provenance import Origin
 from lovec.core.settings import Probability, checked
+from lovec.datasets.evidence import PAPERS_QUESTION
 from lovec.datasets.jsonl import json_line, record_to_dict
-from lovec.encoding import QUESTION
 from lovec.labelling.sources import input_digest, stage_file
 from lovec.labelling.stage import Counts
 from lovec.types import LovecError, Record, error_in
@@ -43,7 +42,6 @@ _OWN_RULE = (
     "split that meta.split of its records names, and where they name several, in test or else in dev."
 )
 _OWN_SPLITS = {"train": "train", "validation": "dev", "dev": "dev", "test": "test"}  # by what ``meta["split"]`` says
-_ASKED = re.compile(re.escape(QUESTION).replace(re.escape("{entity}"), "(.+)"))
 
 
 class TooFewEntities(LovecError):
@@ -81,7 +79,7 @@ class Splitting:
         """
         named = self.named(record)
         if not named:
-            asked = _ASKED.fullmatch(record.question.strip())
+            asked = PAPERS_QUESTION.fullmatch(record.question.strip())
             named = record.question if asked is None else asked[1]
         return unicodedata.normalize("NFC", " ".join(named.split()).casefold())
 

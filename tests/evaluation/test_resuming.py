@@ -6,6 +6,7 @@ import importlib
 import json
 import os
 import re
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -89,6 +90,24 @@ def kept_in(folder: Path) -> list[Path]:
     """The files of answers that a stopped test has left."""
     judged = folder / "test" / "rows.unfinished" / "judged"
     return sorted(path for path in judged.rglob("*.json") if not path.parent.name.startswith("samples-"))
+
+
+class Once(Baseline):
+    """Fails at the second batch."""
+
+    def confidences(self, records: Sequence[Record]) -> list[list[float | None]]:
+        if hasattr(self, "_once"):
+            raise LovecError("stopped")
+        self._once = True
+        return super().confidences(records)
+
+
+class OneBatch(Once, Length):
+    """Judges the first batch by length."""
+
+
+class OneBatchOfWords(Once, Words):
+    """Judges the first batch by words, which it learns from labels."""
 
 
 def answers_in(kept: Path) -> list[Any]:
@@ -236,17 +255,8 @@ def test_an_object_that_cannot_tell_its_settings_is_not_told_apart(setting: Any)
 
 
 def test_a_judge_that_does_not_tell_its_settings_keeps_nothing(model: str, tmp_path: Path) -> None:
-    class Stops(Length):
-        """Fails at the second batch."""
-
-        def confidences(self, records: Sequence[Record]) -> list[list[float | None]]:
-            if hasattr(self, "_once"):
-                raise LovecError("stopped")
-            self._once = True
-            return super().confidences(records)
-
     with pytest.raises(LovecError, match="stopped"):
-        run(tmp_path, model, LUQ(samples=2, judge=Untold(0.1)), Stops())
+        run(tmp_path, model, LUQ(samples=2, judge=Untold(0.1)), OneBatch())
     (kept,) = kept_in(tmp_path)  # of the second alone
     assert {len(s["text"]) / 60 == s["confidence"] for r in answers_in(kept) for s in r["sentences"]} == {True}
 
@@ -313,17 +323,8 @@ def test_another_answer_is_judged_anew(model: str, tmp_path: Path, monkeypatch: 
 
 
 def test_a_baseline_that_learns_keeps_nothing(model: str, tmp_path: Path) -> None:
-    class Fails(Words):
-        """Judges one batch."""
-
-        def confidences(self, records: Sequence[Record]) -> list[list[float | None]]:
-            if hasattr(self, "_once"):
-                raise LovecError("stopped")
-            self._once = True
-            return super().confidences(records)
-
     with pytest.raises(LovecError, match="stopped"):
-        run(tmp_path, model, Fails())
+        run(tmp_path, model, OneBatchOfWords())
     assert not kept_in(tmp_path)
 
 
@@ -338,8 +339,21 @@ def test_a_baseline_that_leaves_out_an_answer_is_refused(model: str, tmp_path: P
         run(tmp_path, model, Short(samples=2, judge=Letters()))
 
 
-def test_results_of_a_test_that_was_stopped_are_read_by_nobody(model: str, tmp_path: Path) -> None:
+def test_results_of_an_earlier_test_stay_where_the_next_one_is_stopped(model: str, tmp_path: Path) -> None:
     _, expected = whole(tmp_path, model)
+    before = {path.name: path.read_bytes() for path in expected.iterdir()}
     with pytest.raises(LovecError, match="stopped"):
         run(tmp_path, model, LUQ(samples=2, judge=Letters(2)))
-    assert read_results(expected / "results.json").rows
+    assert {path.name: path.read_bytes() for path in expected.iterdir()} == before and "results.json" in before
+
+
+def test_the_folder_of_what_was_judged_may_be_deleted_meanwhile(model: str, tmp_path: Path) -> None:
+    class Deletes(Words):
+        """Removes the folder, as somebody who makes room, and keeps nothing itself."""
+
+        def confidences(self, records: Sequence[Record]) -> list[list[float | None]]:
+            shutil.rmtree(tmp_path / "test" / "rows.unfinished" / "judged", ignore_errors=True)
+            return super().confidences(records)
+
+    run(tmp_path, model, Deletes(), rows=8)
+    assert (tmp_path / "test" / "rows" / "results.json").exists()

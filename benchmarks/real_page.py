@@ -178,11 +178,19 @@ def _domains(results: Mapping[str, Any], data: str) -> list[str]:
 def _table(
     results: Mapping[str, Any], data: str, domain: str, mode: str, readout: str, variants: bool, level: str = "sentence"
 ) -> list[tuple[str, list[Row]]]:
-    """Return the rows of every method that has some, in the order of tables; recalibrated ones behind their method."""
+    """Return the rows of every method that has some, in the order of tables; recalibrated ones behind their method.
+
+    Without variants these are left out, and methods with another setting, which is named behind a comma.
+    """
     groups: dict[str, dict[int, Row]] = {}
     for row in _rows(results, data, domain=domain, mode=mode, readout=readout, level=level):
         groups.setdefault(row["method"], {})[row["seed"]] = row  # every test measures the best constant again
-    names = [name for method in ORDER for name in (method, f"{method} + {VARIANT}") if variants or name == method]
+    names = [
+        name
+        for method in ORDER
+        for name in (method, f"{method} + {VARIANT}")
+        if variants or (name == method and "," not in name)
+    ]
     return [(name, list(groups[name].values())) for name in names if name in groups]
 
 

@@ -78,14 +78,14 @@ def in_best_order(passages: Iterable[Passage], seed: int) -> list[Passage]:
     """Return passages whose scores tell true from false: 1 for a true sentence, for a false one random in [0, 1)."""
     return [
         Passage([1.0 if is_right else score for score, is_right in zip(scores, true, strict=True)], true)
-        for scores, true in in_random_order(passages, seed)
+        for scores, true, _ in in_random_order(passages, seed)
     ]
 
 
 def in_random_order(passages: Iterable[Passage], seed: int) -> list[Passage]:
     """Return passages whose sentences all have scores, drawn at random from [0, 1)."""
     rng = np.random.default_rng(seed)
-    return [Passage(rng.random(len(true)).tolist(), true) for _, true in passages]
+    return [Passage(rng.random(len(true)).tolist(), true) for _, true, _ in passages]
 
 
 def kept_as_published(passage: Passage, threshold: float) -> list[bool]:

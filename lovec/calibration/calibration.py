@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple, TypeAlias
 import numpy as np
 
 import lovec
-from lovec.calibration.conformal import TRUE_FROM, Guarantee, guarantee
+from lovec.calibration.conformal import TRUE_FROM, Guarantee, guarantee, weighted
 from lovec.calibration.drift import Histogram
 from lovec.calibration.features import check_names, feature_row
 from lovec.calibration.fitting import Answer, Fitted, Labelled, feature_names, fit_labelled
@@ -37,7 +37,7 @@ from lovec.core.provenance import Provenance
 from lovec.core.settings import check_range, checked
 from lovec.metrics.bootstrap import MAIN
 from lovec.metrics.records import READOUTS
-from lovec.types import BY_SOURCE, DEFAULT_SCALE, FittedMode, LovecError, Promise, Record, Sentence
+from lovec.types import BY_SOURCE, DEFAULT_SCALE, FittedMode, LovecError, Promise, Record, Sentence, question_id
 
 VERSIONS = (1, 2)
 """Versions of the file format; the first one does not say what decides the scores."""
@@ -289,8 +289,11 @@ class Calibration(FittedMap):
         Raises:
             LovecError: a sentence was scored on another scale.
         """
-        ranks = ([self.rank(sentence) for sentence in record.sentences] for record in records)
-        return self.histogram.unlike([[rank for rank in own if rank is not None] for own in ranks])
+        ranks: dict[str, list[float]] = {}
+        for record in records:
+            found = (self.rank(sentence) for sentence in record.sentences)
+            ranks.setdefault(question_id(record.id), []).extend(rank for rank in found if rank is not None)
+        return self.histogram.unlike(list(ranks.values()))
 
     def describe(self) -> str:
         """Return in one sentence what a confidence is."""
@@ -381,7 +384,8 @@ def calibrate_answers(
 
     For one readout, the thresholds are on the readout itself, so all records serve both the map and the guarantees. A
     stack of several features orders sentences by the labels it was fitted to: where guarantees are asked for, it is
-    fitted to one random half of the passages, and the thresholds are found on the other.
+    fitted to one random half of the passages, and the thresholds are found on the other. Several answers to one
+    question lie in one fold and in one half, and count as much as one for the thresholds.
 
     Args:
         answers: labelled answers, with the features that ``readout`` names.
@@ -409,8 +413,8 @@ def calibrate_answers(
     """
     fit_on, promise_on = list(answers), list(answers)
     if promised and not isinstance(readout, str):
-        half = random_half((answer.id for answer in answers), seed)
-        fit_on, promise_on = [a for a in answers if a.id in half], [a for a in answers if a.id not in half]
+        half = random_half((answer.question for answer in answers), seed)
+        fit_on, promise_on = [a for a in answers if a.question in half], [a for a in answers if a.question not in half]
     labelled = Labelled.of(fit_on, readout)
     fitted = fit_labelled(labelled, maps, folds, seed)
     if earlier is not None:
@@ -426,8 +430,14 @@ def calibrate_answers(
         **fitted_fields(fitted, data, draws, seed),
     )
     check_range("true_from", true_from, above=0, at_most=1)
-    passages = [a.passage(partial(rank_by, made.map), true_from) for a in promise_on if a.factuality]
-    return replace(made, guarantees=tuple(guarantee(passages, *one, true_from) for one in promised)), fitted
+    promise_on = [answer for answer in promise_on if answer.factuality]
+    passages = weighted(
+        (answer.passage(partial(rank_by, made.map), true_from) for answer in promise_on),
+        [answer.question for answer in promise_on],
+    )
+    told = replace(made.fitted, passages=len({a.id for a in fit_on if any(row is not None for row in a.rows)}))
+    guarantees = tuple(guarantee(passages, *one, true_from) for one in promised)
+    return replace(made, fitted=told, guarantees=guarantees), fitted
 
 
 def fitted_fields(fitted: Fitted, data: Iterable[str], draws: int, seed: int) -> dict[str, Any]:

@@ -9,14 +9,17 @@ source, in any order):
 - Conformal risk control (Angelopoulos et al. 2022, arXiv 2208.02814): the expected loss of a new passage is at most
   alpha, where the loss is the number of kept false sentences divided by the number of all sentences of the passage.
 
-The probability is over the labelled passages and the new one together, not for each passage by itself. A sentence is
-true if its factuality is at least ``true_from``.
+The probability is over the labelled passages and the new one together, not for each passage by itself. Several answers
+to one question are not drawn by themselves: they count as much as one, and the promise is about an answer to a new
+question (hierarchical conformal prediction: Lee, Barber and Willett 2023, arXiv 2306.06342). A sentence is true if its
+factuality is at least ``true_from``.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, NamedTuple
 
@@ -27,7 +30,7 @@ from lovec.calibration.logistic import Array
 from lovec.core.notices import counted
 from lovec.core.plain import PlainObject, Share, checked_number, plain_object, read_object, wrong
 from lovec.core.settings import check_choice, check_range
-from lovec.types import LovecError, Promise, Record, Sentence
+from lovec.types import LovecError, Promise, Record, Sentence, question_id
 
 TRUE_FROM = 0.5
 """Factuality from which a sentence counts as true by default: at least half of what it says is supported."""
@@ -43,10 +46,12 @@ class Passage(NamedTuple):
     Attributes:
         scores: how sure the tagger is of each, on any scale; None where it said nothing, so that it is never kept.
         true: whether each is true.
+        weight: share of the passage in those of its question, of which all labelled ones have the sum 1.
     """
 
     scores: Sequence[float | None]
     true: Sequence[bool]
+    weight: float = 1.0
 
 
 def passages_of(
@@ -69,13 +74,27 @@ def passages_of(
         LovecError: ``true_from`` is outside (0, 1].
     """
     check_range("true_from", true_from, above=0, at_most=1)
-    passages, unlabelled = [], 0
+    passages, questions, unlabelled = [], [], 0
     for record in records:
         labelled = [sentence for sentence in record.sentences if sentence.factuality is not None]
         unlabelled += len(record.sentences) - len(labelled)
         if labelled:
             passages.append(Passage([score(s) for s in labelled], [is_true(s, true_from) for s in labelled]))
-    return passages, unlabelled
+            questions.append(question_id(record.id))
+    return weighted(passages, questions), unlabelled
+
+
+def weighted(passages: Iterable[Passage], questions: Sequence[Hashable]) -> list[Passage]:
+    """Return passages with equal weights among those of one question.
+
+    Args:
+        passages: the passages.
+        questions: what each answers, [number of passages].
+    """
+    answers = Counter(questions)
+    return [
+        passage._replace(weight=1.0 / answers[question]) for passage, question in zip(passages, questions, strict=True)
+    ]
 
 
 def is_true(sentence: Sentence, true_from: float) -> bool:
@@ -107,19 +126,28 @@ def conformal_scores(passages: Iterable[Passage], share: float = 1.0) -> list[fl
     return found
 
 
-def conformal_threshold(scores: Sequence[float], alpha: float) -> float:
+def conformal_threshold(scores: Sequence[float], alpha: float, weights: Sequence[float] | None = None) -> float:
     """Return the ceil((n + 1)(1 - alpha))-th smallest of n scores r, infinity where that is more than n.
+
+    With weights, n is their sum, and it is the smallest score r up to which they have the sum (n + 1)(1 - alpha).
 
     Args:
         scores: see ``conformal_scores``.
         alpha: in (0, 1).
+        weights: see ``Passage.weight``, one per score; None is 1 for all.
 
     Raises:
         LovecError: ``alpha`` is outside (0, 1).
     """
     check_range("alpha", alpha, above=0, below=1)
-    rank = math.ceil(round((len(scores) + 1) * (1.0 - alpha), _DIGITS))
-    return math.inf if rank > len(scores) else sorted(scores)[rank - 1]
+    weights = [1.0] * len(scores) if weights is None else weights
+    needed = round((math.fsum(weights) + 1) * (1.0 - alpha), _DIGITS)
+    reached = 0.0
+    for score, weight in sorted(zip(scores, weights, strict=True)):
+        reached += weight
+        if round(reached, _DIGITS) >= needed:
+            return score
+    return math.inf
 
 
 def risk_threshold(passages: Iterable[Passage], alpha: float) -> float:
@@ -127,7 +155,8 @@ def risk_threshold(passages: Iterable[Passage], alpha: float) -> float:
 
     L_i(t) is the number of false sentences of passage i with a score above t, divided by the number of its sentences.
     It lies in [0, 1], never rises with t, and is continuous from the right, which is what risk control asks for; then
-    the expected loss of a new passage is at most alpha.
+    the expected loss of a new passage is at most alpha. With weights, n is their sum, and each L_i(t) is multiplied by
+    its weight.
 
     Args:
         passages: scores and truths.
@@ -138,10 +167,12 @@ def risk_threshold(passages: Iterable[Passage], alpha: float) -> float:
     """
     check_range("alpha", alpha, above=0, below=1)
     false: list[tuple[float, float]] = []  # score and loss of every false sentence
-    n = 0
-    for n, passage in enumerate(passages, 1):  # noqa: B007 - the number is used after the loop
+    weights: list[float] = []
+    for passage in passages:
         scores, true = _checked(passage)
-        false += [(float(score), 1.0 / len(scores)) for score in scores[~true & ~np.isneginf(scores)]]
+        weights.append(passage.weight)
+        false += [(float(score), passage.weight / len(scores)) for score in scores[~true & ~np.isneginf(scores)]]
+    n = round(math.fsum(weights), _DIGITS)
     if round(1.0 / (n + 1), _DIGITS) > alpha:
         return math.inf
     if not false:
@@ -277,7 +308,7 @@ def guarantee(
     """Compute the threshold for a promise from labelled passages.
 
     Args:
-        passages: see ``passages_of``; the scores must not have been fitted to their labels.
+        passages: see ``passages_of``, or ``weighted``; the scores must not have been fitted to their labels.
         alpha: how often the promise may fail, or the bound on the expected loss; in (0, 1).
         kind: what is promised.
         share: for "share", the share of the kept sentences that is true, in (0, 1].
@@ -295,7 +326,8 @@ def guarantee(
     if kind == "errors":
         threshold = risk_threshold(passages, alpha)
     else:
-        threshold = conformal_threshold(conformal_scores(passages, share), alpha)
+        weights = [passage.weight for passage in passages]
+        threshold = conformal_threshold(conformal_scores(passages, share), alpha, weights)
     found = retention(passages, threshold)
     return Guarantee(kind, alpha, share, true_from, threshold, len(passages), found.sentences, found.share)
 
@@ -333,7 +365,7 @@ def retention(passages: Iterable[Passage], threshold: float) -> Retention:
     """Return what a threshold keeps of passages."""
     kept = sentences = true_kept = 0
     errors: list[float] = []
-    for scores, true in passages:
+    for scores, true, _ in passages:
         chosen = [bool(is_right) for score, is_right in zip(scores, true, strict=True) if keeps(score, threshold)]
         kept, sentences, true_kept = kept + len(chosen), sentences + len(scores), true_kept + sum(chosen)
         errors += [(len(chosen) - sum(chosen)) / len(scores)] if len(scores) else []

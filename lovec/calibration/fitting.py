@@ -24,7 +24,7 @@ from lovec.metrics.functional import brier_score, checked_pair, ece_m, spearman
 from lovec.metrics.grouped import GroupedPairs
 from lovec.metrics.records import READOUTS
 from lovec.metrics.table import METRICS
-from lovec.types import LovecError, Record
+from lovec.types import LovecError, Record, question_id
 
 LEAST_LABELS = 200
 """Number of labelled sentences below which a fit warns.
@@ -65,7 +65,7 @@ class Answer(NamedTuple):
     """The labelled sentences of an answer, as the numbers that a map takes.
 
     Attributes:
-        id: its id; answers with the same one are one passage.
+        id: its id; answers to one question, see ``question``, are one passage.
         rows: the features of each sentence; None where it lacks one.
         factuality: how true each is, in [0, 1].
     """
@@ -79,6 +79,11 @@ class Answer(NamedTuple):
         """Return those sentences of a tagged record that have a factuality."""
         labelled = [(feature_row(s, features), s.factuality) for s in record.sentences if s.factuality is not None]
         return cls(record.id, [row for row, _ in labelled], [factuality for _, factuality in labelled])
+
+    @property
+    def question(self) -> str:
+        """What the answers to one question share in their ids."""
+        return question_id(self.id)
 
     def passage(self, rank: Callable[[list[float]], float], true_from: float) -> Passage:
         """Return what a guarantee is computed from, see ``lovec.calibration.conformal``.
@@ -101,7 +106,7 @@ class Labelled:
         features: names of the features; one of them for a map of a single readout.
         rows: their values, [N, number of features].
         factuality: [N], in [0, 1].
-        passage: index of the passage of each sentence, [N]; records with the same id are one passage.
+        passage: index of the passage of each sentence, [N]; answers to one question are one passage.
         names: ids of the passages.
         missing: number of sentences with a factuality that lack a feature.
         probabilities: for each feature whether it is a confidence in [0, 1], which a map may leave as it is; of other
@@ -137,7 +142,7 @@ class Labelled:
         for answer in answers:
             for row, factuality in zip(answer.rows, answer.factuality, strict=True):
                 missing += row is None
-                found += [] if row is None else [(row, factuality, answer.id)]
+                found += [] if row is None else [(row, factuality, answer.question)]
         return cls.of_rows(
             features,
             np.array([row for row, _, _ in found], dtype=np.float64).reshape(-1, len(features)),
@@ -321,11 +326,11 @@ def fit_map(
 ) -> Fitted:
     """Choose a map from a readout, or from several features, to factuality, and fit it.
 
-    The passages are divided at random into folds. Every candidate is fitted on all folds but one and gives the
-    confidences of that one; the candidate with the lowest Brier score of these confidences is fitted to everything.
-    Equal scores go to the simpler map. For one readout the candidates are ``maps`` and the identity, which is chosen
-    where no map does better; for several features the stack, and the stack with an isotonic map behind it. The strength
-    of the stack's penalty is chosen in the same way, inside every fold.
+    The passages, each with all answers to one question, are divided at random into folds. Every candidate is fitted on
+    all folds but one and gives the confidences of that one; the candidate with the lowest Brier score of these
+    confidences is fitted to everything. Equal scores go to the simpler map. For one readout the candidates are ``maps``
+    and the identity, which is chosen where no map does better; for several features the stack, and the stack with an
+    isotonic map behind it. The strength of the stack's penalty is chosen in the same way, inside every fold.
 
     Below ``LEAST_LABELS`` sentences or ``LEAST_PASSAGES`` passages there is a warning.
 

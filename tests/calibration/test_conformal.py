@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from answers import answers
+from answers import answers, sampled
 
 from lovec.calibration import Guarantee, Promised, calibrate, guarantee
 from lovec.calibration.conformal import (
@@ -24,7 +24,7 @@ from lovec.calibration.conformal import (
 )
 from lovec.calibration.numbers import resolved_number
 from lovec.metrics.records import confidence_of
-from lovec.types import LovecError, Record, Sentence
+from lovec.types import LovecError, Record, Sentence, question_id
 
 PUBLISHED = Path(__file__).parents[3] / "shared" / "data" / "conformal_subclaims"
 
@@ -242,6 +242,27 @@ def test_promises_that_cannot_be_made_are_refused(passages, options, line):
     with pytest.raises(LovecError, match=line) as error:
         guarantee(passages, **{"alpha": 0.1, **options})
     assert "\n" not in str(error.value)
+
+
+def test_answers_to_one_question_count_as_much_as_one():
+    """Copies of answers, of some more than of others, change no threshold; without weights they would."""
+    records = answers(60)
+    several = sampled(records)
+    stated = lambda s: confidence_of(s, "stated")  # noqa: E731
+    single, copies = passages_of(records, stated)[0], passages_of(several, stated)[0]
+    assert len(copies) == 120 and sum(passage.weight for passage in copies) == pytest.approx(60)
+    promised = [Promised(alpha, *kind) for alpha in (0.05, 0.1, 0.3) for kind in ((), ("errors",), ("share", 0.7))]
+    thresholds = [guarantee(single, *one).threshold for one in promised]
+    assert [guarantee(copies, *one).threshold for one in promised] == thresholds
+    assert [guarantee([p._replace(weight=1.0) for p in copies], *one).threshold for one in promised] != thresholds
+    options = {"adapter": "a", "base": "b", "mode": "iterative", "promised": promised, "draws": 1}
+    once, made = (calibrate(found, **options)[0] for found in (records, several))
+    assert [one.threshold for one in made.guarantees] == [one.threshold for one in once.guarantees]
+    assert {made.fitted.passages, *(one.passages for one in made.guarantees)} == {120}
+    stacked, fitted = calibrate(several, **options, readout=("mean", "logp_mean"))
+    assert len(fitted.after) == 30  # questions: the thresholds are on all answers to the others
+    assert stacked.fitted.passages == sum(question_id(r.id) in fitted.after for r in several)
+    assert stacked.guarantees[0].passages == 120 - stacked.fitted.passages
 
 
 def test_thresholds_are_on_what_no_label_has_touched():

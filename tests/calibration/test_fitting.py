@@ -63,6 +63,19 @@ def test_fits_are_repeatable_and_do_not_depend_on_how_records_are_cut(labelled):
     assert fit_map(halves, seed=3).after == fit_map(labelled, seed=3).after  # the id makes the passage
 
 
+def test_answers_to_one_question_are_in_one_fold_and_one_draw(labelled):
+    twice = [replace(r, id=f"{r.id}/sample-{n}") for r in labelled for n in (1, 2)]
+    once, both = (fit_map(records, maps=("isotonic",), seed=3) for records in (labelled, twice))
+    assert list(both.after) == list(once.after)
+    for name, (confidences, _) in once.after.items():
+        assert both.after[name][0] == pytest.approx(confidences * 2, abs=1e-12)  # no map has seen the other sample
+    for stage, found in both.metrics(draws=100).items():
+        expected = once.metrics(draws=100)[stage]
+        assert {m: pytest.approx(ends, abs=1e-9) for m, ends in expected.items()} == found, stage
+    with pytest.raises(LovecError, match="are all of one passage, 'p0'"):
+        fit_map(twice[:2])
+
+
 def test_calibrated_confidences_stay_as_they_are():
     """Where no map does better, none is deployed."""
     rng = np.random.default_rng(1)

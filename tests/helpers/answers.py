@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from lovec.types import Record, Sentence
@@ -20,6 +22,11 @@ def answers(passages=40, sentences=6, seed=0, excess=1.0, **fields):
         rows = zip(sigmoid(odds + excess), truth, -rng.exponential(2.0, (sentences, 12)), strict=True)
         made.append(Record(f"p{index}", "Q?", sentences=tuple(tagged(c, f, logps, **fields) for c, f, logps in rows)))
     return made
+
+
+def sampled(records):
+    """Return every answer one to three times, as several answers to one question."""
+    return [replace(r, id=f"{r.id}/sample-{n + 1}") for at, r in enumerate(records) for n in range(1 + at % 3)]
 
 
 def tagged(confidence, factuality=None, logps=None, levels=11):

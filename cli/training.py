@@ -20,7 +20,7 @@ import yaml
 from jsonargparse import Namespace
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import ProgressBar
+from lightning.pytorch.callbacks import Callback, ProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.utilities import rank_zero_warn
 
@@ -44,12 +44,13 @@ from lovec.types import LovecError, ResultRow
 
 from . import at_work
 from .arguments import NO_OPTIONS, arrange, find_recipe, recipe_names, value_of, with_place, without
-from .console import is_first_process, locked, remark, say_next, texts_in
+from .console import is_first_process, locked, remark, say_next, texts_in, warn
 from .errors import UsageError, one_line, unknown
 from .parser import with_underscores
 from .resume import mention_earlier_run, parts_of
 from .saved_recipe import RECIPE_KEY, recipe_text
 from .signatures import SignatureParser
+from .unseen import run_of, seen
 
 _MISLEADING = (
     "Using ModelCheckpoint with manual optimization",  # weights after the step are the ones we want
@@ -111,6 +112,21 @@ class SaveRecipe(SaveConfigCallback):
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Put the recipe into the checkpoint, as text."""
         checkpoint[RECIPE_KEY] = recipe_text(resolved(self.parser, self.config))
+
+
+class SeenRecords(Callback):
+    """Warns of test records that the measured adapters were trained on, before a model is loaded."""
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Compare the test records with the training files that the runs of the adapters name."""
+        if stage != "test" or not trainer.is_global_zero:
+            return
+        assert isinstance(pl_module, EvaluationModule)
+        adapters = [pl_module.tested_adapter(), *pl_module.methods.values()]
+        records = trainer.datamodule.loaded("test")  # type: ignore[attr-defined]
+        for run in dict.fromkeys(run_of(Path(adapter)) for adapter in adapters if adapter is not None):
+            for note in seen(records, run):
+                warn(note)
 
 
 class TrainingCLI(LightningCLI):
@@ -216,6 +232,7 @@ class TrainingCLI(LightningCLI):
             check_accelerator(settings.accelerator)
         try:
             trainer = super().instantiate_trainer(**kwargs)
+            trainer.callbacks.append(SeenRecords())  # type: ignore[attr-defined]
             SignalConnector.of(trainer)
             return trainer
         except (ValueError, TypeError, MisconfigurationException) as error:

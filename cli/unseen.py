@@ -33,14 +33,20 @@ class Trained:
     data: str
     settings: str
 
-    def answers(self) -> set[str]:
-        """Return questions with answers that training has seen, as the data themselves give them.
+    def told(self, seen: int, of: int, what: str = "answers") -> str:
+        """Say that training has seen some of the answers, or of what they are called."""
+        return f"{self.run} was trained on {seen} of these {of} {what} ({self.path})"
+
+    def records(self) -> Sequence[Record]:
+        """Return the records that training has seen, as the data themselves give them.
 
         Raises:
-            LovecError: the file cannot be read.
+            LovecError: the file is not there, or cannot be read.
         """
         from lovec import datamodules
 
+        if not self.path.exists():
+            raise LovecError(f"{self.path} is not there")
         module, _, name = self.data.rpartition(".")
         settings = json.loads(self.settings)
         own = getattr(datamodules, name, None) if f"{module}.".startswith("lovec.datamodules.") else None
@@ -48,10 +54,37 @@ class Trained:
             own, settings = datamodules.FilesDataModule, {k: v for k, v in settings.items() if k in _OF_FILES}
         try:
             with quiet():
-                records = own(**settings).load("train")
+                found: Sequence[Record] = own(**settings).load("train")
         except TypeError as error:
             raise LovecError(f"the recipe has settings that {name} does not take ({error})") from None
-        return {_asked(record) for record in records} - {""}
+        return found
+
+
+def seen(records: Sequence[Record], run: Path) -> list[str]:
+    """Return what is to be said of test records that a run, or a run that it continues, was trained on.
+
+    Answers are compared with their questions, and questions without an answer with their evidence. Nothing is said of
+    training files that cannot be read.
+
+    Args:
+        records: the test records.
+        run: folder of the run.
+    """
+    notes: list[str] = []
+    if not (files := dict.fromkeys(trained_on(run))):
+        return notes
+    answers = [_asked(record) for record in records]
+    asked = [answer or _question(record) for answer, record in zip(answers, records, strict=True)]
+    for file in files:
+        try:
+            trained = file.records()
+        except LovecError:
+            continue
+        known = {key(record) for record in trained for key in (_asked, _question)} - {""}
+        if count := sum(map(known.__contains__, asked)):
+            told = file.told(count, len(asked), "answers" if any(answers) else "questions")
+            notes.append(f"{told}, on which a model is too sure; test it on others")
+    return notes
 
 
 def unseen(records: Sequence[Record], run: Path) -> tuple[list[Record], list[str]]:
@@ -70,15 +103,13 @@ def unseen(records: Sequence[Record], run: Path) -> tuple[list[Record], list[str
     left, notes = list(records), []
     for file in dict.fromkeys(trained_on(run)):
         try:
-            if not file.path.exists():
-                raise LovecError(f"{file.path} is not there")
-            answers = file.answers()
+            answers = {_asked(record) for record in file.records()} - {""}
         except LovecError as error:
             notes.append(f"whether {file.run} was trained on these answers was not checked: {error}")
             continue
         kept = [record for record in left if _asked(record) not in answers]
         if len(kept) < len(left):
-            trained = f"{file.run} was trained on {len(left) - len(kept)} of these {len(records)} answers ({file.path})"
+            trained = file.told(len(left) - len(kept), len(records))
             if not kept:
                 raise LovecError(
                     f"{trained}, on which a model is too sure; give --data FILE with labelled answers that training "
@@ -116,4 +147,13 @@ def _asked(record: Record) -> str:
     """Return question and answer of a record as they are compared, without white space; "" without an answer."""
     record = bare_statements(record)
     answer = "".join(sentence.text for sentence in record.sentences) or record.answer
-    return "".join(f"{record.question}\n{answer}".split()).casefold() if answer.strip() else ""
+    return _squeezed(record.question, answer) if answer.strip() else ""
+
+
+def _question(record: Record) -> str:
+    """Return question and evidence of a record as they are compared, without white space."""
+    return _squeezed(record.question, *record.evidence)
+
+
+def _squeezed(*texts: str) -> str:
+    return "".join("\n".join(texts).split()).casefold()

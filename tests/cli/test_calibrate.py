@@ -18,6 +18,7 @@ from tinyrun import WORDS, Rows, grounded_adapter, module, trainer
 import lovec
 from lovec.calibration import read_calibrations, weights_digest
 from lovec.cli import main
+from lovec.cli.unseen import seen
 from lovec.core.hub import SHIPPED
 from lovec.datamodules import FActScore
 from lovec.datasets.jsonl import read_records, write_records
@@ -217,7 +218,11 @@ def test_test_measures_what_is_deployed_and_predict_gives_it(run: Path, model: s
     words = ["--model", "lovec.modules.SFT", "--model.policy.model", model, *data, "--data.test_path", "labels.jsonl"]
     words += ["--model.policy.instruction", "Rate each sentence."]
     words += ["--trainer.default_root_dir", "run", "--model.evaluation.vanilla", "false", *CPU]
+    write_records("pairs.jsonl", labelled(40)[:15])
+    trained(run, path="pairs.jsonl", val_path="absent.jsonl")
+    capsys.readouterr()
     assert main(["test", *words]) == 0
+    assert capsys.readouterr().err.count("run was trained on 15 of these 40 answers (pairs.jsonl), on which a mo") == 1
     rows = [row for row in read_results("run/test/labels/results.json").rows if row.method == "SFT"]
     assert {row.readout for row in rows} == {"stated", "mean", "deployed"}
     (deployed,) = (row for row in rows if row.readout == "deployed" and row.level == "sentence")
@@ -535,6 +540,19 @@ def test_training_files_of_other_classes_are_compared_as_files(run: Path, capsys
     trained(run, name="testsets.my_evil.Data", path="pairs.jsonl", val_path="other.jsonl", more=1)
     assert calibrated() == 0
     assert "run was trained on 15 of these 40 answers (pairs.jsonl)" in capsys.readouterr().err
+
+
+def test_test_questions_that_training_has_seen_are_counted(here: Path) -> None:
+    records = [replace(record, question=f"Who is {record.id}?") for record in labelled(9)]
+    asked = [Record(f"q{at}", record.question.upper()) for at, record in enumerate(records)]
+    write_records("pairs.jsonl", records[:4])
+    trained(here / "run", path="pairs.jsonl", val_path="other.jsonl")
+    assert seen(asked, Path("run")) == [
+        "run was trained on 4 of these 9 questions (pairs.jsonl), on which a model is too sure; test it on others"
+    ]
+    assert seen(asked[4:], Path("run")) == seen([*records[4:], *labelled(1)], Path("run")) == []
+    Path("pairs.jsonl").unlink()
+    assert seen(asked, Path("run")) == seen(asked, Path("absent")) == []
 
 
 def changed_file(path: Path, *pair: str) -> None:

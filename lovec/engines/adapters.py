@@ -85,7 +85,7 @@ class AdapterFolders:
         from safetensors.torch import load_file
 
         options = read_adapter_config(adapter)
-        if not _differs_by_layer(options):
+        if not differs_by_layer(options):
             return adapter
         folder = self._next()
         _write(folder, options, load_file(adapter / _WEIGHTS))
@@ -146,7 +146,7 @@ def _write(folder: Path, options: Mapping[str, Any], tensors: Mapping[str, torch
     """Write a PEFT folder: the weights, and the configuration for inference."""
     from safetensors.torch import save_file
 
-    if _differs_by_layer(options):
+    if differs_by_layer(options):
         options, tensors = _alike(options, tensors)
     folder.mkdir()
     save_file(dict(tensors), str(folder / _WEIGHTS), metadata={"format": "pt"})
@@ -154,7 +154,8 @@ def _write(folder: Path, options: Mapping[str, Any], tensors: Mapping[str, torch
     (folder / ADAPTER_CONFIG).write_text(text, encoding="utf-8")
 
 
-def _differs_by_layer(options: Mapping[str, Any]) -> bool:
+def differs_by_layer(options: Mapping[str, Any]) -> bool:
+    """Return whether layers of an adapter with these options have ranks or scalings of their own, by their names."""
     return bool(options.get("rank_pattern") or options.get("alpha_pattern"))
 
 

@@ -8,6 +8,7 @@ import shlex
 import shutil
 import statistics
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -18,10 +19,11 @@ from lovec.calibration import Calibration, read_calibrations, weights_digest, wr
 from lovec.core.files import atomic_folder, check_output, check_unused, read_adapter_config
 from lovec.core.hub import ADAPTER_FILES, CALIBRATION_FILE, TEMPLATE, HubName, trained_recipe
 from lovec.core.imports import without_progress_bars
-from lovec.core.provenance import Provenance
+from lovec.core.provenance import Provenance, adapter_options
 from lovec.core.templates import load_template
 from lovec.encoding import Encoder
 from lovec.encoding.grounding import encoder_of
+from lovec.engines.adapters import AdapterFolders, differs_by_layer
 from lovec.engines.vllm_local import RANKS
 from lovec.models import absolute_name, resolve_model
 from lovec.models.gguf import is_gguf
@@ -111,6 +113,9 @@ class ExportSource:
 def export_adapter(source: ExportSource, out: Path, metrics: str, redo: bool = False) -> None:
     """Copy the adapter into a folder with a model card; plain peft and vLLM can load it.
 
+    Where its layers have ranks or scalings of their own, which vLLM ignores, the copy has one of each and the same
+    effect.
+
     Args:
         source: the adapter to export.
         out: the folder to write.
@@ -123,8 +128,10 @@ def export_adapter(source: ExportSource, out: Path, metrics: str, redo: bool = F
     _check_target(source, out, redo)
     tokenizer = load_tokenizer(PolicyConfig(resolve_model(source.base), chat_template=source.chat_template))
     with atomic_folder(out) as folder:
-        for name in ADAPTER_FILES:
-            shutil.copyfile(source.adapter / name, folder / name)
+        with closing(AdapterFolders(folder)) as folders:
+            readable = folders.readable(source.adapter)
+            for name in ADAPTER_FILES:
+                shutil.copyfile(readable / name, folder / name)
         _describe(source, folder, out, tokenizer, metrics, merged=False)
 
 
@@ -226,7 +233,7 @@ def _describe(source: ExportSource, folder: Path, out: Path, tokenizer: Any, met
         out.resolve().name,
         training,
         metrics,
-        None if merged else read_adapter_config(source.adapter).get("r"),
+        None if merged else read_adapter_config(folder).get("r"),
         calibrations,
         template=template,
     )
@@ -258,7 +265,7 @@ def _prompting(source: ExportSource) -> PromptFormat:
 def _moved(made: Calibration, source: ExportSource, folder: Path, name: str | None) -> Calibration:
     """Return the calibration of an adapter for what was exported from it.
 
-    It belongs to the weights, and those of a merged model are others, and its scores the same.
+    It belongs to the weights, and those of what was exported may be others, and its scores the same.
 
     Args:
         made: the calibration.
@@ -267,8 +274,11 @@ def _moved(made: Calibration, source: ExportSource, folder: Path, name: str | No
         name: name of the merged model; None for an adapter.
     """
     digest = weights_digest(folder)
-    if made.provenance is None or name is None:
+    if made.provenance is None:
         return replace(made, adapter=digest)
+    if name is None:
+        adapter = {"weights": digest, **adapter_options(folder)}
+        return replace(made, adapter=digest, provenance=Provenance({**made.provenance.parts, "adapter": adapter}))
     base = policy_provenance(PolicyConfig(str(folder)), None, *_prompting(source), name=name).parts["base"]
     computing = {**made.provenance.parts["computing"], "quantization": None}
     parts = {**made.provenance.parts, "base": base, "adapter": {}, "computing": computing}
@@ -288,14 +298,25 @@ def trained_files(module: Any, base: Mapping[str, Any]) -> dict[str, str]:
     config = module.policy.peft.peft_config[ADAPTER]
     named = base["name"] if is_gguf(base["name"]) else str(config.base_model_name_or_path)
     template = module.policy.has_own_template
-    card = trained_card(module.encoder, named, config.r, module.run_dir, objective, source, module.seed, template)
+    by_layer = differs_by_layer(config.to_dict())
+    card = trained_card(
+        module.encoder, named, config.r, module.run_dir, objective, source, module.seed, template, by_layer
+    )
     trained = getattr(data, "trained_unit", None)  # data of the user's own may say nothing
     unit: Unit = "sentence" if trained is None else trained()
     return settings_file(module.encoder, base, unit, template) | {"README.md": card}
 
 
 def trained_card(
-    encoder: Encoder, base: str, rank: int, run: Path, objective: str, data: str, seed: int, template: bool = False
+    encoder: Encoder,
+    base: str,
+    rank: int,
+    run: Path,
+    objective: str,
+    data: str,
+    seed: int,
+    template: bool = False,
+    by_layer: bool = False,
 ) -> str:
     """Return the card of the adapter that a training writes, before anything was measured.
 
@@ -308,12 +329,14 @@ def trained_card(
         data: class of the data.
         seed: seed of the run.
         template: whether the chat template lies beside the card.
+        by_layer: whether layers of the adapter have ranks or scalings of their own.
     """
     training = f"Objective: `{objective}`. Data: `{data}`. Seed: {seed}. Every setting is in `../logs`."
     metrics = (
         "Not measured when this was written; `lovec test` does, and `lovec export` writes a card with the results."
     )
-    return model_card(encoder, base, run.resolve().name, "adapter", training, metrics, rank, None, True, template)
+    title = run.resolve().name
+    return model_card(encoder, base, title, "adapter", training, metrics, rank, None, True, template, by_layer)
 
 
 def vllm_command(folder: str, base: str, rank: int | None, template: bool = False) -> str:
@@ -344,6 +367,7 @@ def model_card(
     calibrations: Mapping[str, Calibration] | None = None,
     trained: bool = False,
     template: bool = False,
+    by_layer: bool = False,
 ) -> str:
     """Return a model card in Markdown, with the metadata that model hubs read.
 
@@ -358,6 +382,7 @@ def model_card(
         calibrations: the maps that lie beside the card, by mode.
         trained: whether the card is that of a training, which comes before its calibration.
         template: whether the chat template lies beside the card.
+        by_layer: whether layers of the adapter have ranks or scalings of their own, which vLLM ignores.
     """
     import lovec  # for its version only
 
@@ -390,6 +415,7 @@ def model_card(
         calibrations=calibrations or {},
         trained=trained,
         template=template,
+        by_layer=by_layer,
     )
 
 

@@ -357,14 +357,17 @@ def test_several_features_are_mapped_together(run: Path, capsys: Any) -> None:
     assert [s["confidence"] for s in after] == pytest.approx([made.confidence(s) for s in record.sentences], abs=1e-5)
 
 
-@pytest.mark.parametrize("merged", [False, True])
-def test_exports_carry_the_map(run: Path, capsys: Any, merged: bool) -> None:
+@pytest.mark.parametrize(("merged", "by_layer"), [(False, False), (False, True), (True, False)])
+def test_exports_carry_the_map(run: Path, capsys: Any, merged: bool, by_layer: bool) -> None:
+    if by_layer:
+        changed_file(run / "adapter" / "adapter_config.json", '"alpha_pattern": {}', '"alpha_pattern": {"v_proj": 64}')
     assert calibrated("--keep_factual", "0.3") == 0
     expected = tagged(capsys)[0]
     assert main(["export", "run", "out", *(["--merged"] if merged else [])]) == 0
     (made,) = read_calibrations("out").values()
     (fitted,) = read_calibrations(run / "adapter").values()
-    provenance = made.provenance if merged else fitted.provenance  # a merged model is a base model of its own
+    # A merged model is a base model of its own, and layers with scalings of their own are given one.
+    provenance = made.provenance if merged or by_layer else fitted.provenance
     assert made == replace(fitted, adapter=weights_digest("out"), provenance=provenance)
     card = Path("out/README.md").read_text()
     assert made.describe() in card and "--keep_factual 0.3" in card

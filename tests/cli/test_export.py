@@ -16,13 +16,13 @@ import pytest
 import torch
 import yaml
 from markdown_it import MarkdownIt
-from peft import PeftModel
+from peft import LoraConfig, PeftModel, get_peft_model
 from tinyrun import tiny
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lovec.cli import main
 from lovec.cli.export import _results_table, claims
-from lovec.core.hub import TEMPLATE
+from lovec.core.hub import ADAPTER_FILES, TEMPLATE
 from lovec.core.provenance import weights_digest
 from lovec.encoding import Encoder
 from lovec.export.exporting import ExportSource, export_adapter, model_card, trained_card
@@ -81,6 +81,33 @@ def test_the_adapter_loads_in_plain_peft(run: Path, wanted: torch.Tensor, tmp_pa
     exported = logits(PeftModel.from_pretrained(base, tmp_path / "out"))
     assert torch.equal(exported, wanted)
     assert not torch.allclose(bare, wanted, atol=1e-2)
+
+
+def test_an_adapter_with_ranks_by_layer_is_exported_as_one_that_vllm_reads(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = LoraConfig(
+        r=4,
+        lora_alpha=8,
+        target_modules=["q_proj", "v_proj"],
+        rank_pattern={"q_proj": 12},
+        alpha_pattern={"v_proj": 64},
+    )
+    peft = get_peft_model(AutoModelForCausalLM.from_pretrained(base_of(run), dtype=torch.float32), config)
+    for name, parameter in peft.named_parameters():
+        if ".lora_" in name:
+            parameter.data.normal_(std=0.1)
+    peft.save_pretrained(str(tmp_path / "adapter"), save_embedding_layers=False)
+    expected, out = logits(peft), tmp_path / "out"
+    assert main(["export", str(tmp_path / "adapter"), str(out)]) == 0
+    command = f"vllm serve {base_of(run)} --enable-lora --max-lora-rank 16 --lora-modules lovec="
+    card = (out / "README.md").read_text()
+    assert f"{command}{out}" in capsys.readouterr().err and f"{command}./out" in card and "(rank 12)" in card
+    options = json.loads((out / "adapter_config.json").read_text())
+    assert (options["r"], options["rank_pattern"], options["alpha_pattern"]) == (12, {}, {})
+    assert {path.name for path in out.iterdir()} == {*ADAPTER_FILES, "README.md", "lovec.json"}
+    base = AutoModelForCausalLM.from_pretrained(base_of(run), dtype=torch.float32)
+    torch.testing.assert_close(logits(PeftModel.from_pretrained(base, out)), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_the_merged_model_loads_in_plain_transformers(run: Path, wanted: torch.Tensor, tmp_path: Path) -> None:
@@ -343,4 +370,6 @@ def test_the_card_of_a_training_says_what_is_not_known_yet(run: Path) -> None:
     assert "base = resolve_model('world')" in built
     assert "`vllm serve BASE --enable-lora --max-lora-rank 16 --lora-modules lovec=./adapter`" in built
     assert "Not measured when this was written" in card and "Where `calibration.json` lies in this folder" in card
+    apart = trained_card(encoder, base_of(run), 8, run, "my_ipo.IPO", "lovec.datamodules.World", 3, by_layer=True)
+    assert "vllm serve" in card and "vllm serve" not in apart and "`lovec export` writes a copy of it" in apart
     assert "lovec tag --adapter ./adapter" in card and "More Information" not in card and "FOLDER" not in card

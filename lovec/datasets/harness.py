@@ -24,14 +24,12 @@ def is_multiple_choice(row: Row) -> bool:
     return isinstance(results, list) and len(results) > 1 and all(isinstance(r, list) and len(r) == 2 for r in results)
 
 
-@layout(
-    "lm-evaluation-harness: choices", "doc_id arguments filtered_resps acc", fits=is_multiple_choice, short="lm-eval"
-)
+@layout("lm-evaluation-harness: choices", "doc_id arguments filtered_resps", fits=is_multiple_choice, short="lm-eval")
 def choices(row: Row, reading: Reading) -> Iterator[Record]:
     """Read a question with the choice that the model gives, the most probable one.
 
-    Its confidence is its probability among the choices, the softmax of their log-likelihoods, and its label ``acc``.
-    ``meta["choices"]`` has all of them, ``meta["probabilities"]`` their probabilities.
+    Its confidence is its probability among the choices, the softmax of their log-likelihoods, and its label ``acc``,
+    where a row has it. ``meta["choices"]`` has all of them, ``meta["probabilities"]`` their probabilities.
 
     Raises:
         LovecError: there are not as many log-likelihoods as requests, or one is not a finite number.
@@ -43,13 +41,14 @@ def choices(row: Row, reading: Reading) -> Iterator[Record]:
         raise LovecError(
             f"there are {len(logps)} log-likelihoods for {len(asked)} choices in arguments, expected one each"
         )
-    if "acc_mutual_info" in row:  # the second half is without the prompt
-        asked, logps = asked[: len(asked) // 2], logps[: len(logps) // 2]
+    half = len(asked) // 2
+    if "acc_mutual_info" in row or (asked[0][0] and not any(prompt for prompt, _ in asked[half:])):
+        asked, logps = asked[:half], logps[:half]  # the second half is without the prompt
     highest = max(logps)
     weights = [math.exp(logp - highest) for logp in logps]
     probabilities = [weight / sum(weights) for weight in weights]
     prompt, choice = asked[best := logps.index(highest)]
-    sentence = Sentence(choice.strip() or f"(choice {best + 1})", label_of(row["acc"]), probabilities[best])
+    sentence = Sentence(choice.strip() or f"(choice {best + 1})", label_of(row.get("acc")), probabilities[best])
     meta = {"unit": "answer", "choices": [text.strip() for _, text in asked], "probabilities": probabilities}
     yield reading.record(prompt, choice.strip(), [sentence], f"doc {row['doc_id']}", **meta)
 

@@ -177,7 +177,7 @@ def polygraph(row: Row, reading: Reading) -> Iterator[Record]:
 
 @layout(
     "LM-Polygraph: manager",
-    "estimations gen_metrics",
+    "estimations",
     short="lm-polygraph",
     series=lambda record: str(record.meta.get("unit", "")),
 )
@@ -186,19 +186,20 @@ def polygraph_manager(row: Row, reading: Reading) -> Iterator[Record]:
 
     A manager has ``estimations`` by (level, estimator) and ``gen_metrics`` by (level, metric), of which the first one
     of a level is the label; a text is expected in place of the pair, such as "claim PTrueClaim". ``OpenAIFactCheck`` is
-    1 where a claim is false, so the label is 1 less it. Estimations of tokens have no labels and are left out.
+    1 where a claim is false, so the label is 1 less it. Estimations of tokens have no labels and are left out, as are
+    those of other levels without labels where another level has some.
 
     Raises:
         LovecError: a key names no level, or there are not as many numbers as labels.
     """
     labels: dict[str, list[Any]] = {}
-    for key, values in row["gen_metrics"].items():
+    for key, values in (row.get("gen_metrics") or {}).items():
         level, metric = _level(key)
         wrong = metric in _ERRORS or says_opposite(metric)
         if level not in labels:
             labels[level] = [[label_of(value, opposite=wrong) for value in answer] for answer in _by_answer(values)]
     for level in dict.fromkeys(_level(key)[0] for key in row["estimations"]):
-        if level == "token" or level not in labels:
+        if level == "token" or (labels and level not in labels):
             reading.left_out[f"levels without labels ({level})"] += 1
             continue
         scores: dict[str, list[list[float | None]]] = {}
@@ -206,7 +207,8 @@ def polygraph_manager(row: Row, reading: Reading) -> Iterator[Record]:
             if _level(key)[0] == level:
                 name = _level(key)[1]
                 scores[name] = [_surer(name, answer) for answer in _by_answer(values)]
-        yield from _answers(level, labels[level], scores, reading)
+        unlabelled = [[None] * len(answer) for answer in next(iter(scores.values()))]
+        yield from _answers(level, labels.get(level, unlabelled), scores, reading)
 
 
 def _answers(
@@ -274,7 +276,7 @@ def _model(record: Record) -> str:
     return str(record.meta.get("model", ""))
 
 
-@layout("RLCR: outputs", "problem answer *-confidence_levels", short="rlcr", series=_model)
+@layout("RLCR: outputs", "problem *-confidence_levels", short="rlcr", series=_model)
 def rlcr(row: Row, reading: Reading) -> Iterator[Record]:
     """Read the answers of several models to one problem, each with its confidence and whether it is right.
 
@@ -291,7 +293,7 @@ def rlcr(row: Row, reading: Reading) -> Iterator[Record]:
                 text, label_of(evals[at]) if at < len(evals) else None, share_of(confidence, "confidence")
             )
             record_id = f"{name}/{model}" + (f"/{at + 1}" if at else "")
-            meta = {"model": model, "correct_answer": row["answer"]}
+            meta = {"model": model, "correct_answer": row.get("answer")}
             yield Record(record_id, row["problem"], answer=output, sentences=(sentence,), meta=meta)
 
 
@@ -343,10 +345,23 @@ def subclaims(row: Row, reading: Reading) -> Iterator[Record]:
     yield reading.record(row["prompt"], row.get("response"), sentences, unit="claim", scores=scores, **about)
 
 
-@layout("conformal factuality: numbers", "scores true", short="conformal")
+def is_subclaim_numbers(row: Row) -> bool:
+    """Return whether a row has scores of claims, and their labels or nothing else."""
+    return "true" in row or (len(row) == 1 and isinstance(row["scores"], list))
+
+
+@layout("conformal factuality: numbers", "scores", fits=is_subclaim_numbers, short="conformal")
 def subclaim_numbers(row: Row, reading: Reading) -> Iterator[Record]:
-    """Read labels of claims; their scores, which lie outside [0, 1], are in ``meta``, and names stand in for texts."""
-    scores, labels = row["scores"], row["true"]
+    """Read labels of claims, where a row has them; names stand in for texts.
+
+    Their scores, which lie outside [0, 1], are in ``meta``.
+
+    Raises:
+        LovecError: there are not as many labels as scores.
+    """
+    scores, labels = row["scores"], row.get("true")
+    if labels is None:
+        labels = [None] * len(scores)
     if len(scores) != len(labels):
         raise LovecError(f"there are {len(scores)} scores and {len(labels)} labels, expected one each per claim")
     name = f"prompt {reading.number}"

@@ -275,6 +275,17 @@ def test_lm_polygraph_uncertainties(tmp_path):
             },
         }),
         ("rlcr", "Base", {"id": 1, "Base": {"confidence": 0.5}}),
+        ("rlcr", "Base", {"problem": "Q?", "Base-confidence_levels": [0.5]}),
+        ("conformal", "", {"scores": [0.5]}),
+        ("lm-polygraph", "PTrue", {"estimations": {"sequence PTrue": [math.log(2)]}}),
+        ("lm-eval", "", {
+            "doc_id": 0, "arguments": [["Q?", " a"], ["Q?", " b"]],
+            "filtered_resps": [["-1", "False"], ["-1", "False"]],
+        }),
+        ("lm-eval", "", {
+            "doc_id": 0, "arguments": [["Q?", " a"], ["Q?", " b"], ["", "a"], ["", "b"]],
+            "filtered_resps": [["-1", "False"], ["-1", "False"], ["-2", "False"], ["-1", "False"]],
+        }),
         ("mu-shroom", "confidence", {
             "id": "a", "model_input": "Q?", "model_output_text": "It is.",
             "predicted": {"soft_labels": [{"start": 0, "end": 2, "prob": 0.5}]},

@@ -72,6 +72,20 @@ def unknown(kind: str, word: str, known: Iterable[str], listed: bool = False) ->
     return UsageError(f"unknown {kind} {word}{hint}")
 
 
+def check_folder_name(option: str, folder: Path | None) -> None:
+    """Refuse "-", which other programs take for standard output, as the name of a folder to write.
+
+    Args:
+        option: what names it on the command line.
+        folder: the folder; None is none.
+
+    Raises:
+        UsageError: it is "-".
+    """
+    if folder == Path("-"):
+        raise UsageError(f"{option} is -, expected the name of a folder to write")
+
+
 def one_line(error: object) -> str:
     """Return the text of an error as one line that is safe to print, with one space for every run of white space."""
     return shown.one_line(str(error))

@@ -13,7 +13,7 @@ from lovec.core.notices import counted
 from lovec.types import LovecError
 
 from .console import say_next, warn
-from .errors import UsageError
+from .errors import UsageError, check_folder_name
 from .parser import OneLineParser
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ def run(words: list[str]) -> None:
     parser.add_argument("--push", metavar="REPO", help="upload the folder to the hub, as org/name or org/name@branch")
     parser.add_argument("--public", action="store_true", help="let everybody read REPO; it is private without this")
     options = parser.read(words)
+    check_folder_name("FOLDER", options.out)
     if options.public and options.push is None:
         raise UsageError("--public needs --push REPO")
     if HubName.parse(options.source) is None:

@@ -96,6 +96,15 @@ def test_the_working_folder_is_not_replaced(
     assert not list(Path().iterdir())
 
 
+@pytest.mark.parametrize(("words", "name"), [("export sft", "FOLDER"), ("world --build", "--build")])
+def test_no_folder_is_named_like_standard_output(
+    files: dict[str, bytes], capsys: pytest.CaptureFixture[str], words: str, name: str
+) -> None:
+    code, line = error_of(capsys, *words.split(), "-")
+    assert code == 2 and line == f"{name} is -, expected the name of a folder to write"
+    assert contents() == files
+
+
 def test_training_does_not_replace_the_adapter_that_it_starts_from(
     files: dict[str, bytes], model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -55,7 +55,7 @@ from lovec.tagging import (
 )
 from lovec.tagging.apis import api_provenance
 from lovec.tagging.revising import REVISED
-from lovec.tags import thought_length
+from lovec.tags import strip, thought_length
 from lovec.types import BY_SOURCE, FREE_FORM, ITERATIVE, LovecError, Record
 
 from .arguments import add_working_directory
@@ -398,14 +398,17 @@ class TagCommand:
         """Tag, and print a summary and the sentences to doubt."""
         lines: list[str] = []
         for records in self._chunks():
+            given = {} if self.options.asking else {record.id: record.answer for record in records}
             for record in self._tag(records):
                 self.tally.add(record)
                 self.problems.check(record)
+                text = given.get(record.id) or record.answer
                 name, before = self.documents.places.get(record.id, (record.id, 0))
                 limit, by = self.options.doubt, self.options.threshold_by
-                begin = thought_length(record.answer, not record.given)
-                before = None if before is None else before + record.answer.count("\n", 0, begin)
-                lines += doubtful_lines(record, record.answer[begin:], limit, by, name, before)
+                begin = thought_length(text, not record.given)
+                before = None if before is None else before + text.count("\n", 0, begin)
+                bare = (strip(line, self.tagger.text_tags, opened=False) for line in text[begin:].split("\n"))
+                lines += doubtful_lines(record, "\n".join(bare), limit, by, name, before)
         file.write("\n".join([self.tally.summary(), *lines]) + "\n")
 
     def _chunks(self, report: bool = True) -> Iterator[list[Record]]:

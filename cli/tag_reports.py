@@ -88,8 +88,8 @@ def doubtful_lines(
 
     Args:
         record: the tagged text.
-        text: the text as it was given, without a thought; a sentence that is not in it has its number in the record
-            instead, after "#".
+        text: the text line by line as it was given, without tags and a thought; a sentence that is not in it has its
+            number in the record instead, after "#".
         limit: as for ``doubtful``, as is ``by``.
         by: the confidence that is compared, and shown.
         name: the document.

@@ -149,6 +149,13 @@ def test_lines_to_doubt_are_those_of_a_file_that_is_tagged_already(run: Any) -> 
     text = "\n\n\nAda wrote. <confidence> 9 </confidence>\n\nIt rained. <confidence> 3 </confidence>\n"
     Path("tagged.txt").write_text(text)
     assert re.findall(r"^tagged\.txt:(\d+):", run("tagged.txt", "--doubt", "1")[1], re.MULTILINE) == ["4", "6"]
+    Path("apart.txt").write_text(
+        "Ada wrote.\n<confidence> 9 </confidence>\n\nIt\nrained. <confidence>\n3\n</confidence>\n"
+        "She <confidence> died.\n"
+    )
+    for words in ([], ["--paragraphs"]):
+        _, out, _ = run("apart.txt", "--doubt", "1", *words)
+        assert re.findall(r"^apart\.txt:(.*?): ", out, re.MULTILINE) == ["1", "4", "8"]
     _, out, _ = run("tagged.txt", "--min_confidence", "0", "--revise", "drop")
     assert out == re.sub(" <confidence> . </confidence>", "", text)
 

@@ -14,7 +14,7 @@ from jsonargparse._util import NestedArg
 
 from lovec.core.settings import Option, declared
 
-from .errors import protocol_help, root_cause
+from .errors import error_of_own_file, protocol_help, root_cause
 from .parser import OneLineErrors
 from .sourcecode import brought, packages_of
 
@@ -181,10 +181,14 @@ class SignatureParser(OneLineErrors, ArgumentParser):
         """Return the options with an object in place of every class that they name.
 
         Raises:
-            LovecError: a class refuses its options.
+            LovecError: a class refuses its options, or one in a file of the user's own raises an error.
         """
         try:
             objects: Namespace = super().instantiate(namespace, instantiate_groups, **kwargs)
-        except ValueError as error:  # jsonargparse wraps what the class raises
-            raise root_cause(error) from None
+        except Exception as error:
+            if (own := error_of_own_file(error)) is not None:
+                raise own from error
+            if isinstance(error, ValueError):  # jsonargparse wraps what the class raises
+                raise root_cause(error) from None
+            raise
         return objects

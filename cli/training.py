@@ -45,7 +45,7 @@ from lovec.types import LovecError, ResultRow
 from . import at_work
 from .arguments import NO_OPTIONS, arrange, find_recipe, recipe_names, value_of, with_place, without
 from .console import is_first_process, locked, remark, say_next, texts_in, warn
-from .errors import UsageError, one_line, unknown
+from .errors import UsageError, error_of_own_file, one_line, unknown
 from .parser import with_underscores
 from .resume import mention_earlier_run, parts_of
 from .saved_recipe import RECIPE_KEY, recipe_text
@@ -200,7 +200,8 @@ class TrainingCLI(LightningCLI):
         The recipe keeps that logger's ".": a run that goes on from a checkpoint elsewhere writes no logs here.
 
         Raises:
-            LovecError: a class refuses its settings, or needs a package that is not installed.
+            LovecError: a class refuses its settings, or needs a package that is not installed; or one in a file of the
+                user's own raises an error.
         """
         logger = self.config.trainer.logger
         follows = isinstance(logger, Namespace) and logger.init_args.get("save_dir") == "."
@@ -212,10 +213,13 @@ class TrainingCLI(LightningCLI):
                 logger.init_args.save_dir = "."
             self.model.recipe_settings = settings_part(resolved(self.parser, self.config))
             self.model.ckpt_despite = parts_of(self.config.ckpt_despite)
-        except ModuleNotFoundError as error:
-            if packages := re.findall(r"pip install -U '([\w-]+)", str(error)):
+        except Exception as error:
+            packages = re.findall(r"pip install -U '([\w-]+)", str(error))
+            if packages and isinstance(error, ModuleNotFoundError):
                 package = packages[-1]
                 raise LovecError(f"a package that is asked for is not installed; pip install {package}") from error
+            if (own := error_of_own_file(error)) is not None:
+                raise own from error
             raise
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:

@@ -115,6 +115,24 @@ def test_an_error_in_a_file_of_ones_own_names_file_line_and_exception(here, caps
     assert message.endswith("(LOVEC_DEBUG=1 shows the whole traceback)")
 
 
+@pytest.mark.parametrize("error", ["ValueError", "RuntimeError"])
+@pytest.mark.parametrize(
+    ("words", "base"),
+    [
+        ("fit --model SFT --model.policy.model tiny-llama --data my_part.Mine", "lovec.datamodules.World"),
+        ("label --data World --model tiny-llama --out labels --oracle my_part.Mine", "lovec.oracles.WorldOracle"),
+    ],
+)
+def test_an_error_while_a_class_of_ones_own_is_made_is_one_line(here, capsys, monkeypatch, words, base, error):
+    package, _, name = base.rpartition(".")
+    code = f"from {package} import {name}\n\n\nclass Mine({name}):\n    def __init__(self) -> None:\n"
+    Path("my_part.py").write_text(f"{code}        raise {error}('x')\n")
+    monkeypatch.delitem(sys.modules, "my_part", raising=False)
+    importlib.invalidate_caches()
+    line = f"my_part.py, line 6: {error}: x; correct this file (LOVEC_DEBUG=1 shows the whole traceback)"
+    assert error_of(capsys, *words.split(), *(CPU if words.startswith("fit") else ())) == (2, line)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "line"),
     [

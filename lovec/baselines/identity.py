@@ -13,7 +13,7 @@ from typing import Any
 from torch import nn
 
 from lovec.baselines.base import BaselineResources
-from lovec.core.provenance import text_digest, weights_digest
+from lovec.core.provenance import text_digest, weights_digest, weights_of
 from lovec.core.settings import decisive_arguments
 from lovec.datasets.jsonl import record_to_dict
 from lovec.policy.fingerprint import prompt_part
@@ -71,7 +71,8 @@ def plain_settings(value: Any) -> Any:
 
     An object with a text ``fingerprint`` is described by it. Settings are the arguments on which results depend, where
     an object remembers them, as baselines do; of another object its public attributes, and what they are described by;
-    of a model, and of what has none of these, the name of the class alone.
+    of a model, and of what has none of these, the name of the class alone. Beside a remembered argument that names a
+    file, or a folder with weights, stands a digest of these.
     """
     return _described(value, (), _by_attributes)
 
@@ -80,7 +81,8 @@ def told_settings(value: Any) -> Any:
     """Return the same of an object that can say all that it was made with.
 
     That is an object with a ``fingerprint``, one that remembers its arguments, a dataclass, or one whose class takes no
-    arguments. Their settings are such objects again, or plain values, paths, classes and named functions.
+    arguments. Their settings are such objects again, or plain values, paths, classes and named functions. Beside an
+    argument that names a file, or a folder with weights, stands a digest of these.
 
     Raises:
         UntoldSettings: it is another object, or has one among its settings.
@@ -128,7 +130,7 @@ def _by_attributes(value: Any) -> Mapping[str, Any] | None:
     """Return the arguments that an object remembers, or else its public attributes; None of a model."""
     settings = decisive_arguments(value)
     if settings is not None:
-        return settings
+        return _with_contents(settings)
     if isinstance(value, nn.Module):
         return None
     slots = {field.name: getattr(value, field.name) for field in fields(value)} if is_dataclass(value) else {}
@@ -145,9 +147,18 @@ def _by_arguments(value: Any) -> Mapping[str, Any]:
     """
     settings = decisive_arguments(value)
     if is_dataclass(value):  # whose __init__ is written after the class is made, and remembers nothing
-        return {field.name: getattr(value, field.name) for field in fields(value)} | dict(settings or {})
+        return _with_contents(
+            {field.name: getattr(value, field.name) for field in fields(value)} | dict(settings or {})
+        )
     kind: Any = type(value)
     takes_none = kind.__init__ is object.__init__ and kind.__new__ is object.__new__ and hasattr(value, "__dict__")
     if settings is None and not takes_none:
         raise UntoldSettings(f"{class_name(value)} does not remember its arguments")
-    return settings or {}
+    return _with_contents(settings or {})
+
+
+def _with_contents(settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return settings with digests of the files, and of the weights in the folders, that they name."""
+    named = {name: value for name, value in settings.items() if isinstance(value, str | PurePath)}
+    contents = {f"content of {name}": weights_of(value) for name, value in named.items()}
+    return {**settings, **{name: digest for name, digest in contents.items() if digest is not None}}

@@ -339,7 +339,8 @@ def source_note(folder: Path, sha256: str) -> str:
 
 def _written_digest(folder: Path) -> str | None:
     """Return what tells the files with weights in a folder from others; None where there are none."""
-    result, found = hashlib.sha256(), sorted(folder.glob("*.safetensors"))
+    result = hashlib.sha256()
+    found = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("pytorch_model*.bin"))
     for path in found:
         size = path.stat().st_size
         result.update(f"{path.name} {size} ".encode())

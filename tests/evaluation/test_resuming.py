@@ -9,7 +9,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 from tinyrun import Rows, module, tiny, trainer
 
-from lovec.baselines import LUQ, Baseline, BaselineResources, Claim, SelfConsistency, Words
+from lovec.baselines import LUQ, Baseline, BaselineResources, Claim, NLIJudge, SelfConsistency, Words
 from lovec.baselines.consistency import SampleBaseline
-from lovec.baselines.identity import UntoldSettings, told_settings
+from lovec.baselines.identity import UntoldSettings, plain_settings, told_settings
 from lovec.core.settings import NO_EFFECT, checked
 from lovec.evaluation import Comparison
 from lovec.evaluation.resuming import _IMPORTED
@@ -252,6 +252,33 @@ class Untold:
 def test_an_object_that_cannot_tell_its_settings_is_not_told_apart(setting: Any) -> None:
     with pytest.raises(UntoldSettings):
         told_settings([setting])
+
+
+@pytest.mark.parametrize("told", [told_settings, plain_settings])
+@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
+def test_other_weights_in_the_folder_of_a_judges_model_are_told_apart(
+    tmp_path: Path, told: Callable[[Any], Any], name: str
+) -> None:
+    def described(weights: bytes, folder: str = "nli") -> Any:
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / name).write_bytes(weights)
+        return told(LUQ(judge=NLIJudge(str(tmp_path / folder))))
+
+    first = described(b"one")
+    assert described(b"two") != first == described(b"one") != described(b"one", "other")
+
+
+def test_another_file_that_a_judge_names_is_told_apart(tmp_path: Path) -> None:
+    @dataclass
+    class Listed:
+        words: Path
+
+    path = tmp_path / "words.txt"
+    told = []
+    for text in ("a", "b", "a"):
+        path.write_text(text)
+        told.append(told_settings(Listed(path)))
+    assert told[0] == told[2] != told[1]
 
 
 def test_a_judge_that_does_not_tell_its_settings_keeps_nothing(model: str, tmp_path: Path) -> None:

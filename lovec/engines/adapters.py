@@ -41,7 +41,7 @@ class AdapterFolders:
     def __init__(self, root: str | Path | None = None) -> None:
         if root is not None:
             Path(root).mkdir(parents=True, exist_ok=True)
-        self._parent = Path(tempfile.mkdtemp(prefix="lovec-adapters-", dir=root))
+        self._parent = Path(tempfile.mkdtemp(prefix="lovec-adapters-", dir=root)).absolute()  # for another process
         self._parent.chmod(0o755)  # mkdtemp creates a private folder, but a server may run as another user
         self._remove = on_finalize(self, shutil.rmtree, str(self._parent), ignore_errors=True)
         self._count = 0

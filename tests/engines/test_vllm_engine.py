@@ -134,6 +134,15 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(build_tiny("llama", tmp_path_factory.mktemp("models") / "llama", max_position_embeddings=4096))
 
 
+def test_folders_of_adapters_have_whole_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process, which may run elsewhere, is given them."""
+    monkeypatch.chdir(tmp_path)
+    folders = AdapterFolders("adapters")
+    assert folders._parent.is_absolute() and folders._parent.parent == tmp_path / "adapters"
+    folders.close()
+    assert not list((tmp_path / "adapters").iterdir())
+
+
 def test_an_adapter_is_written_only_if_it_has_changed(model: str, tmp_path: Path) -> None:
     policy, folders = policy_of(model), AdapterFolders(tmp_path)
     first = folders.write(policy)

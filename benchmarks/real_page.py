@@ -274,7 +274,12 @@ def _with_fewer_seeds(entries: Sequence[Mapping[str, Any]], most: int) -> str:
     by_number: dict[int, list[str]] = {}
     for method, found in _seeds_by_method(entries).items():
         by_number.setdefault(len(found), []).append(method)
-    return "; ".join(f"{n} for {', '.join(by_number[n])}" for n in sorted(by_number) if n < most)
+    return "; ".join(f"{n} for {_listed(by_number[n])}" for n in sorted(by_number) if n < most)
+
+
+def _listed(names: Iterable[str]) -> str:
+    """Return names one after the other; those with a comma in quotation marks."""
+    return ", ".join(f'"{name}"' if "," in name else name for name in names)
 
 
 def _seeds_by_method(entries: Sequence[Mapping[str, Any]]) -> dict[str, set[int]]:
@@ -341,7 +346,9 @@ def _claims(results: Mapping[str, Any], data: str) -> list[str]:
                 cells = ["-" if _is_undefined(name, method, other) else _signed(entry[name]) for name in CALIBRATION]
                 own, plural = _seeds(entry["seeds"]), "s" * (len(entry["seeds"]) > 1)
                 seeds = "" if own == every else f" ({part}{plural} {own})"
-                lines.append(f"| {' | '.join([f'{method}, {other}{seeds}', heading, *cells, verdict(entry)])} |")
+                lines.append(
+                    f"| {' | '.join([f'{_listed((method, other))}{seeds}', heading, *cells, verdict(entry)])} |"
+                )
     if not lines:
         return []
     return [

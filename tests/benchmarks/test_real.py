@@ -527,6 +527,17 @@ def test_a_difference_over_some_of_the_seeds_names_them():
     assert "| DPO, SFT (seed 1) | Text given |" in text and "both methods have (0, 1; others are named)" in text
 
 
+def test_a_name_with_a_comma_stands_in_quotation_marks():
+    results, name = small(), "ExpectedReward, own scores"
+    for entry in results["entries"]:
+        entry["method"] = name if entry["method"] == "LUQ" else entry["method"]
+    results["intervals"][0] |= {"method": "ExpectedReward", "against": name}
+    text = pages.page(results)
+    assert (
+        f'2 seeds (1 for Best constant, "{name}"; ' in text and f'\n| ExpectedReward, "{name}" | Text given |' in text
+    )
+
+
 def test_readme_and_the_page_have_the_same_value():
     results = small()
     results["intervals"][1]["brier"] = [0.1116, 0.1, 0.12]  # of all sentences; the rows have means over seeds

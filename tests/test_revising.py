@@ -163,6 +163,29 @@ def test_a_label_in_a_list_goes_with_what_is_below_it(text: str, left: str) -> N
     assert revised(text, "Two") == left
 
 
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("<ul>\n<li>One.</li>\n<li>Two.</li>\n</ul>\n", "<ul>\n<li>One.</li>\n</ul>\n"),
+        ("<div>\nOne. Two.\n</div>\n", "<div>\nOne.\n</div>\n"),
+        ("<blockquote>Two.\nOne.</blockquote>\n", "<blockquote>\nOne.</blockquote>\n"),
+        ("<div><p>Two. One.</p>\n<p>Two.</p></div>\n", "<div><p> One.</p>\n</div>\n"),
+        ("<div><p>One.</p>\n<p>Two. Two.</p></div>\n", "<div><p>One.</p>\n</div>\n"),
+        ("<div>\n<p>Two.</p>\nTwo.\n</div>\n", ""),
+        ("<div>\n<p>Two. One.\n</div>\n", "<div>\nOne.\n</div>\n"),  # nothing ends the paragraph
+    ],
+)
+def test_elements_of_html_in_markdown_keep_both_tags_or_go(text: str, left: str) -> None:
+    assert revised(f"Zero.\n\n{text}\nThree.\n", "Two") == "\n".join(["Zero.\n", *filter(None, [left]), "Three.\n"])
+
+
+def test_a_thousand_elements_in_each_other_are_no_work() -> None:
+    deep = "<div>" * 3000 + "Two." + "</div>" * 3000
+    assert revised(f"One.\n\n{deep}\n\nThree.\n", "Two") == "One.\n\nThree.\n"
+    kept = "<div>" * 3000 + "One. Two." + "</div>" * 3000
+    assert revised(f"{kept}\n\nThree.\n", "Two") == f"{kept.replace('Two.', '')}\n\nThree.\n"
+
+
 def test_html_is_revised_as_its_visible_text() -> None:
     page = "<html><body><h1>Ada</h1><p>Ada wrote. She sang.</p><ul><li>One came. Two went.</li></ul></body></html>"
     assert revised(page) == "# Ada\n\nAda wrote. She sang.\n\n- One came. Two went."

@@ -7,6 +7,8 @@ around it; of the white space around what is left out, the widest stays.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, compress, groupby, pairwise
@@ -43,6 +45,7 @@ _MARKER = re.compile(
 _BEFORE_ITEM = re.compile(r"[\s>]*")
 _EMPTY_QUOTE = re.compile(r"[> \t]*>")  # a line between two paragraphs of a quotation
 _BLANK_LINE = re.compile(r"\n[^\S\n]*\n")
+_TAG = re.compile(r"<(?P<end>/?)(?P<name>[a-zA-Z][\w-]*)(?:\s[^<>]*)?>")
 _LEFT_OUT = "[…]"  # stands for the words of a list item of which only what is indented below them stays
 _LOWEST_LEVEL = 7  # of a heading that is bold type only; those of Markdown are 1 to 6
 _LABEL_LEVEL = 8
@@ -76,6 +79,7 @@ def revise(
     - Of a sentence in clauses, what may stay of it stays, see ``lovec.text.clauses.shortened``.
     - The marker of a list item stays where its first sentence goes and others of the item stay; where these are
       paragraphs or lists below it, "[…]" stands behind the marker.
+    - An element of HTML that sentences stand in keeps both its tags where something else is left in it, and else goes.
 
     With "hedge", a sentence with a doubted clause is worded as uncertain as a whole, by its lowest confidence.
 
@@ -98,6 +102,7 @@ def revise(
         else:
             _hedge(part, doubted, phrase, by)
     if how == "drop":
+        _drop_elements(text, parts)
         _drop_headings(text, parts)
         _drop_empty_lines(text, parts)
     found = {at: action for part in parts for at, action in zip(part.units, part.actions, strict=False)}
@@ -186,6 +191,8 @@ def _parts(text: str, sentences: Sequence[Sentence], spans: Sequence[tuple[int, 
     """Yield the parts of a text: sentences with all their clauses, and the others."""
     before = 0
     indentation: tuple[int, ...] = (0,)
+    elements = [(begin.start(), end.start()) for begin, end in _elements(text)]
+    partners = {one: other for pair in elements for one, other in (pair, pair[::-1])}
     numbered = ((at, sentence) for at, sentence in enumerate(sentences) if sentence.text)
     for _, group in groupby(numbered, lambda one: (one[1].part_of is None and one[0], one[1].part_of)):
         units, own = zip(*group, strict=True)
@@ -199,7 +206,18 @@ def _parts(text: str, sentences: Sequence[Sentence], spans: Sequence[tuple[int, 
             indentation = _indentation(text, start + begin, marker)
             yield _Part(start + begin, here, kind, marker, indentation, (), (), (block,), block.text)
         start = end - len(text[here:end].lstrip())
-        places[0] = start, first_end
+        tags_before, tags_behind = _outer_tags(text, start, end, partners) if own[0].is_statement else ([], [])
+        for place in tags_before:
+            if "\n" in text[before : place[0]]:
+                indentation = _indentation(text, place[0], "")
+            yield _tag_part(text, place, indentation)
+            before = place[1]
+        if tags_before:
+            start = end - len(text[before:end].lstrip())
+        if tags_behind:
+            end = start + len(text[start : tags_behind[0][0]].rstrip())
+        places[-1] = places[-1][0], end
+        places[0] = start, min(first_end, end)
         marker = ""
         if start == 0 or "\n" in text[before:start]:
             marker = _marker(text, start, end)
@@ -208,7 +226,60 @@ def _parts(text: str, sentences: Sequence[Sentence], spans: Sequence[tuple[int, 
             )
         shown = [replace(sentence, text=text[slice(*place)]) for sentence, place in zip(own, places, strict=True)]
         yield _Part(start, end, own[0].kind, marker, indentation, places, units, shown, text[start:end])
-        before = end
+        for place in tags_behind:
+            yield _tag_part(text, place, indentation)
+        before = tags_behind[-1][1] if tags_behind else end
+
+
+def _elements(text: str) -> list[tuple[re.Match[str], re.Match[str]]]:
+    """Return the first and the last tag of every element of HTML that is ended, inner elements first."""
+    found, opened = [], []
+    unclosed: Counter[str] = Counter()
+    for tag in _TAG.finditer(text):
+        name = tag["name"].lower()
+        if not tag["end"]:
+            opened.append((name, tag))
+            unclosed[name] += 1
+        while tag["end"] and unclosed[name]:
+            inner, begin = opened.pop()
+            unclosed[inner] -= 1
+            if inner == name:
+                found.append((begin, tag))
+                break
+    return found
+
+
+def _outer_tags(
+    text: str, start: int, end: int, partners: Mapping[int, int]
+) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """Return the places of the tags that a sentence begins with, and ends with, of elements that are not all in it.
+
+    Args:
+        text: the text.
+        start: where the sentence begins.
+        end: where it ends.
+        partners: where the other tag of an element begins, by the place of one.
+    """
+    begin, until = start, end
+
+    def is_outer(place: int) -> bool:
+        return place in partners and not begin <= partners[place] < until
+
+    before: list[tuple[int, int]] = []
+    while is_outer(start) and (tag := _TAG.match(text, start, end)):
+        before.append(tag.span())
+        start = end - len(text[tag.end() : end].lstrip())
+    behind: list[tuple[int, int]] = []
+    while is_outer(at := text.rfind("<", start, end)) and (tag := _TAG.fullmatch(text, at, end)):
+        behind.insert(0, tag.span())
+        end = start + len(text[start:at].rstrip())
+    return before, behind
+
+
+def _tag_part(text: str, place: tuple[int, int], indentation: tuple[int, ...]) -> _Part:
+    """Return a tag of HTML that a sentence begins or ends with as a part of its own."""
+    tag = Sentence(text[slice(*place)], kind="mark")
+    return _Part(*place, tag.kind, "", indentation, (), (), (tag,), tag.text)
 
 
 def _marker(text: str, start: int, end: int) -> str:
@@ -270,6 +341,21 @@ def _shown(
     """Return what stands in the place of sentences or clauses, with what their confidences come to."""
     confidence, by_source = joined([unit.confidence for unit in units]), joined([unit.by_source for unit in units])
     return Sentence(text, confidence=confidence, by_source=by_source, revision=revision)
+
+
+def _drop_elements(text: str, parts: Sequence[_Part]) -> None:
+    """Leave out the tags of elements of HTML of which all else is left out."""
+    starts, ends = [part.start for part in parts], {part.end for part in parts}
+    gone = [part.start for part in parts if part.is_gone]
+    stay = [part.start for part in parts if _TAG.sub("", part.text).strip()]
+    for begin, end in reversed(_elements(text)):  # outer elements first
+        first, last = (bisect_left(starts, place) for place in (begin.start(), end.end()))
+        if first == last or parts[first].is_gone or starts[first] != begin.start() or end.end() not in ends:
+            continue
+        left, lost = (bisect_left(places, begin.start()) < bisect_left(places, end.end()) for places in (stay, gone))
+        for part in parts[first:last] if lost and not left else ():
+            part.became("dropped")
+            part.text = ""
 
 
 def _drop_headings(text: str, parts: Sequence[_Part]) -> None:

@@ -559,6 +559,17 @@ def read(documents: Documents, skip: int = 0) -> tuple[list[Record], list[str]]:
     return list(documents.records(skip)), errors
 
 
+def test_a_tagged_paragraph_of_html_in_markdown_has_no_lines_of_the_file(tmp_path: Path) -> None:
+    html = "<div>\n<p>\nOne.{}\nTwo.{}</p>\n</div>"
+    tagged = html.format(" <confidence> 3 </confidence>", " <confidence> 4 </confidence>")
+    for text, place in ((tagged, ("page.md:2", None)), (html.format("", ""), ("page.md", 2))):
+        documents = Documents([("page.md", tmp_path / "page.md")], paragraphs=True)
+        (tmp_path / "page.md").write_text(f"Zero.\n\n{text}\n\nThree.")
+        records, _ = read(documents)
+        assert [documents.places[record.id] for record in records] == [("page.md", 0), place, ("page.md", 8)]
+    assert split_record(records[1]).answer == html.format("", "")
+
+
 def test_texts_and_json_lines_are_documents(tmp_path: Path) -> None:
     lines = (
         '{"text": "A.", "extra": 1}\n\n{"id": 7, "question": "Q?", "sentences": [{"text": "S.", "factuality": 1}]}\n'

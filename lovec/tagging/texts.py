@@ -479,11 +479,13 @@ class Documents:
             start = document.answer.index(paragraph, end)
             before += document.answer.count("\n", end, start)
             sentences = [] if kind == STATEMENT else [Sentence(paragraph, kind=kind)]
-            if not sentences and has_lines and is_html(paragraph) and not DEFAULT_TAGS.occur_in(paragraph):
-                sentences = parts(paragraph, begins=False)  # as in the whole document, whose markup stays
+            keeps_lines = has_lines
+            if not sentences and has_lines and is_html(paragraph):
+                keeps_lines = not DEFAULT_TAGS.occur_in(paragraph)  # else it is read as its visible text
+                sentences = parts(paragraph, begins=False) if keeps_lines else []  # as in the whole document
             yield (
                 replace(document, id=f"{name}:{number}", answer=paragraph, sentences=tuple(sentences)),
-                (name, before if has_lines else None),
+                (name, before if keeps_lines else None),
             )
             end = start + len(paragraph)
             before += paragraph.count("\n")

@@ -53,6 +53,7 @@ def test_all_documents_have_expectations() -> None:
         ("####### seven", "statement"), ("It rained.\n---", "statement"), ("**Early life**", "heading"),
         ("**It rained.**", "statement"), ("**It rained.[1]**", "statement"), ("It rained.[1]\n---", "statement"),
         ("- **Early life**", "heading"), ("**Born:** 1815", "statement"),
+        ("- [ ] **Early life**", "heading"), ("* [x] https://a.b", "reference"), ("- [X] She read.", "statement"),
         ("```\na\n```", "code"), ("~~~ x", "code"), ("`x` is code.", "statement"), ("<!-- x -->", "code"),
         ("Early Life:", "label"), ("**Early life:**", "label"), ("早年生活：", "label"),
         ("He moved to London in 1815 and wrote:", "statement"),

@@ -51,7 +51,7 @@ _HTML_TABLE = re.compile(
 )
 """A table in a block of HTML, or what is left of one that a blank line divides."""
 
-_PREFIX = re.compile(r"(?:[-*+•–—>]\s+|\(?(?:\d{1,3}|[a-zA-Z]|[ivxIVX]{2,5})[.)]\s+)*")
+_PREFIX = re.compile(r"(?:[-*+•–—>]\s+(?:\[[ xX]\]\s+)?|\(?(?:\d{1,3}|[a-zA-Z]|[ivxIVX]{2,5})[.)]\s+)*")
 _WORD = re.compile(r"[^\W_]")
 _LONE_MARKER = re.compile(r"\(?\d{1,3}[.)]|\[\^?\w{1,20}\]")
 _CODE = re.compile(r"`{3}|~{3}")

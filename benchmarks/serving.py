@@ -1,7 +1,7 @@
 """Measure `lovec serve` in front of a vLLM server against that server alone: throughput, waits, disconnects.
 
     python benchmarks/serving.py --adapter runs/sft/adapter   # -> benchmarks/results/serving.json and a page
-    python benchmarks/serving.py --model smollm2 --adapter runs/real/adapter --questions questions.jsonl
+    python benchmarks/serving.py --model smollm2 --adapter lovec/datasets/atlas/adapter --requests 4 --rounds 7
     python benchmarks/serving.py --page                       # only write the page from that file
 
 vLLM is run by this Python, or by the one that $VLLM_PYTHON names (`make vllm-env`). The adapter is one of ``--model``,
@@ -9,7 +9,8 @@ with which it is merged, so that all servers run the same weights; the results o
 own. The servers get the same prompts, token by token, from the same client, which reads streams, and take turns;
 lovec's share of the work is on top. It is measured in three ways: with the exact probability of every score at every
 sentence (``--scoring exact``), with that of the scores' first tokens (``--scoring prefix``), which the stream of the
-answer holds, and without either, with a calibration of the score that the answer states.
+answer holds, and without either, with a calibration of the score that the answer states. What vLLM itself takes for the
+log-probabilities of these first tokens, in the same streams, is measured beside them.
 """
 
 from __future__ import annotations
@@ -34,8 +35,9 @@ from servers import VLLM_SETTINGS, free_address, started, vllm_command
 
 RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "results" / "serving.md"
-SERVERS = {
-    "bare": "vLLM alone",
+ALONE = {"bare": "vLLM alone", "named": "vLLM alone, log-probabilities of first tokens"}
+"""What is asked of vLLM without lovec: an answer, or with it the log-probabilities that first tokens are read from."""
+SERVERS = ALONE | {
     "exact": "lovec, whole scores",
     "prefix": "lovec, first tokens",
     "stated": "lovec, nothing",
@@ -111,12 +113,15 @@ def calibrated(model: Path, folder: Path) -> Path:
 
 
 def questions_of(flags: argparse.Namespace) -> list[str]:
-    """Return what is asked: the questions of a file, or those of the embedded world."""
+    """Return what is asked: the questions of a file, those about real cities, or those of the embedded world."""
+    from lovec.datamodules import Atlas
     from lovec.datasets.jsonl import read_records
     from lovec.datasets.world import ensure_world
 
     if flags.questions is not None:
         records = list(read_records(flags.questions))
+    elif flags.model == REAL:
+        records = list(Atlas().load("test"))
     else:
         records = [record for split in ("test", "dev") for record in ensure_world("world").questions(split)]
     found = [record.question for record in records[: MORE * flags.requests]]
@@ -135,6 +140,7 @@ class Bench:
         questions: what is asked, the same of all.
         prompts: token ids of the questions, as lovec encodes them.
         stop_ids: ids that end an answer.
+        watched: ids of the tokens whose log-probabilities tell the scores.
         text: a long text, to be tagged.
         most: the most tokens of an answer.
     """
@@ -147,11 +153,12 @@ class Bench:
         questions: Sequence[str],
         prompts: Sequence[Sequence[int]],
         stop_ids: Sequence[int],
+        watched: Sequence[int],
         text: str,
         most: int,
     ) -> None:
         self.client, self.bare, self.serve, self.text, self.most = client, bare, serve, text, most
-        self.questions, self.prompts, self.stop_ids = questions, prompts, stop_ids
+        self.questions, self.prompts, self.stop_ids, self.watched = questions, prompts, stop_ids, watched
 
     async def ask(self, name: str, number: int) -> tuple[float, int]:
         """Let a server answer a question as a stream; return the seconds to its first sentence, and its tokens.
@@ -180,7 +187,8 @@ class Bench:
         if name in self.serve:
             return f"{self.serve[name]}/v1/chat/completions", self._chat(number, **streamed)
         body = {"model": SERVED, "prompt": list(self.prompts[number]), "max_tokens": self.most, "temperature": 0.0}
-        return f"{self.bare}/v1/completions", body | {
+        named = {"logprobs": 0, "logprob_token_ids": list(self.watched)} if name == "named" else {}
+        return f"{self.bare}/v1/completions", body | named | {
             "stop_token_ids": list(self.stop_ids),
             "ignore_eos": True,
         } | streamed
@@ -217,7 +225,7 @@ class Bench:
             groups: process groups of the servers, by name, whose processor time is taken.
             numbers: the numbers of streams.
         """
-        names = ("bare", *self.serve)
+        names = ("bare", *(["named"] if "prefix" in self.serve else ()), *self.serve)
         rows = []
         for streams in numbers:
             rates: dict[str, list[float]] = {name: [] for name in names}
@@ -231,17 +239,17 @@ class Bench:
                 print(f"{streams} streams, {name}: {calls[name]:.0f} calls of vLLM", flush=True)
             for number in range(rounds):
                 for name in names[number % len(names) :] + names[: number % len(names)]:
-                    begun = seconds_of(groups["bare"]), seconds_of(groups[name])
+                    begun = seconds_of(groups["bare"]), 0.0 if name in ALONE else seconds_of(groups[name])
                     rate, tokens[name] = await self.rate(name, streams)
                     rates[name].append(rate)
                     behind[name].append(seconds_of(groups["bare"]) - begun[0])
-                    own[name].append(0.0 if name == "bare" else seconds_of(groups[name]) - begun[1])
+                    own[name].append(0.0 if name in ALONE else seconds_of(groups[name]) - begun[1])
             answers = self.requests(streams)
             for name in names:
-                ratios = [other / one for one, other in zip(rates["bare"], rates[name], strict=True)]
                 rows.append(
                     {"streams": streams, "server": name, "rate": statistics.median(rates[name])}
-                    | {"ratio": statistics.median(ratios), "low": min(ratios), "high": max(ratios)}
+                    | ratio_of(rates[name], rates["bare"])
+                    | ({"of_named": ratio_of(rates[name], rates["named"])} if name == "prefix" else {})
                     | {"calls": calls[name] / self.requests(streams), "tokens": tokens[name]}
                     | {"vllm_seconds": statistics.median(behind[name]) / answers}
                     | {"lovec_seconds": statistics.median(own[name]) / answers}
@@ -333,6 +341,12 @@ class Bench:
         await self.idle()
 
 
+def ratio_of(rates: Sequence[float], others: Sequence[float]) -> dict[str, float]:
+    """Return the median and the range of the ratios of rates to others, round by round."""
+    ratios = [rate / other for rate, other in zip(rates, others, strict=True)]
+    return {"ratio": statistics.median(ratios), "low": min(ratios), "high": max(ratios)}
+
+
 def seconds_of(group: int) -> float:
     """Return the processor seconds of the processes of a group that are running."""
     total = 0
@@ -365,12 +379,13 @@ async def measure(
     bare = addresses["bare"]
     questions = questions_of(flags)
     with open_session(str(model), engine=RemoteVllm(f"{bare}/v1")) as session:
-        prompts, stop_ids = [session.encoder.prompt(question) for question in questions], session.encoder.stop_ids
+        encoder = session.encoder
+        prompts = [encoder.prompt(question) for question in questions]
     limits = httpx.Limits(max_connections=128, max_keepalive_connections=64)
     async with httpx.AsyncClient(timeout=600, limits=limits) as client:
         text = " ".join(f"It has {number} rooms." for number in range(400))
         serve = {name: addresses[name] for name in flags.ways}
-        bench = Bench(client, bare, serve, questions, prompts, stop_ids, text, flags.tokens)
+        bench = Bench(client, bare, serve, questions, prompts, encoder.stop_ids, encoder.watched, text, flags.tokens)
         rates = await bench.rates(flags.rounds, groups, flags.streams)
         waits = await bench.waits(flags.waits)
         gaps = await bench.differences()
@@ -425,9 +440,9 @@ def _lines(results: Mapping[str, Any]) -> Iterator[str]:
     yield from (
         "- *whole scores* (`--scoring exact`): the exact probability of every score up to the closing tag word, about "
         "eleven prompts per sentence;",
-        "- *first tokens* (`--scoring prefix`): that of the first tokens that tell the scores apart. **The figures "
-        "below are older than the present code**: they took a prompt per sentence, where the stream of the answer now "
-        "holds them;",
+        "- *first tokens* (`--scoring prefix`): that of the first tokens that tell the scores apart, which the stream "
+        "of the answer holds: vLLM is asked for their log-probabilities at every token. *vLLM alone, log-probabilities "
+        "of first tokens* is asked for the same, so that one sees what of the cost is vLLM's;",
         "- *nothing*: a calibration of the stated score (`lovec calibrate --readout stated`) needs no more than the "
         "answer.",
     )
@@ -453,15 +468,21 @@ def _model_lines(name: str, found: Mapping[str, Any]) -> Iterator[str]:
     for row in found["rates"]:
         alone = row["server"] == "bare"
         share = "" if alone else f"{bare[row['streams']] / (row['vllm_seconds'] + row['lovec_seconds']):.2f}"
-        ratio = "" if alone else f"{row['ratio']:.2f} ({row['low']:.2f} to {row['high']:.2f})"
-        own = "" if alone else f"{1000 * row['lovec_seconds']:.0f}"
+        ratio = "" if alone else _ratio(row)
+        own = "" if row["server"] in ALONE else f"{1000 * row['lovec_seconds']:.0f}"
         cells = [str(row["streams"]), SERVERS[row["server"]], f"{row['rate']:.2f}", ratio, f"{row['calls']:.1f}"]
         cells += [f"{1000 * row['vllm_seconds']:.0f}", own, share]
         yield f"| {' | '.join(cells)} |"
     asked = [row["calls"] - 1 for row in found["rates"] if row["server"] == "prefix"]
     if asked:
+        beside = ", ".join(
+            f"{_ratio(row['of_named'])} at {row['streams']} streams" for row in found["rates"] if "of_named" in row
+        )
         yield ""
-        yield f"First tokens took {min(asked):.1f} to {max(asked):.1f} prompts per answer besides its stream."
+        yield (
+            f"First tokens took {min(asked):.1f} to {max(asked):.1f} prompts per answer besides its stream. Of the "
+            f"rate of vLLM alone with the same log-probabilities lovec has {beside}."
+        )
     yield from ("", f"Target: at least {LEAST_RATIO} of the rate of vLLM alone.", "")
     ways = [way for way in WAYS if any(row["server"] == way for row in found["rates"])]
     for way in ways:
@@ -497,12 +518,16 @@ def _model_lines(name: str, found: Mapping[str, Any]) -> Iterator[str]:
     )
 
 
+def _ratio(row: Mapping[str, Any]) -> str:
+    return f"{row['ratio']:.2f} ({row['low']:.2f} to {row['high']:.2f})"
+
+
 def main() -> None:
     """Run the benchmark as the command line says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=(WORLD, REAL), default=WORLD)
     parser.add_argument("--adapter", type=Path, help="adapter of that model")
-    parser.add_argument("--questions", type=Path, help="JSONL with what is asked (default: the world's questions)")
+    parser.add_argument("--questions", type=Path, help="JSONL with what is asked (default: the data set's questions)")
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS, help="what lovec scores")
     parser.add_argument("--streams", type=int, nargs="+", default=STREAMS, help="requests at a time")
     parser.add_argument("--tokens", type=int, default=256, help="the most tokens of an answer")

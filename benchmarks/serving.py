@@ -386,7 +386,8 @@ async def measure(
         text = " ".join(f"It has {number} rooms." for number in range(400))
         serve = {name: addresses[name] for name in flags.ways}
         bench = Bench(client, bare, serve, questions, prompts, encoder.stop_ids, encoder.watched, text, flags.tokens)
-        rates = await bench.rates(flags.rounds, groups, flags.streams)
+        streams = dict.fromkeys(min(number, len(questions)) for number in flags.streams)  # as many as run at once
+        rates = await bench.rates(flags.rounds, groups, list(streams))
         waits = await bench.waits(flags.waits)
         gaps = await bench.differences()
         await bench.leave(AT_ONCE)

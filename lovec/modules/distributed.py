@@ -21,10 +21,15 @@ def even_groups(trainer: Any, groups: list[list[Example]]) -> list[list[Example]
     Processes with a sharded base run forward and backward passes together, so all of them need the same number. The
     last micro-batch stands in for those that are missing, and must not count again.
     """
-    if not isinstance(trainer.strategy, ShardedStrategy):
+    if not in_step(trainer):
         return groups
     most = reduce_over_processes(trainer, {"groups": len(groups)}, max)["groups"]
     return groups + [groups[-1]] * int(most - len(groups))
+
+
+def in_step(trainer: Any) -> bool:
+    """Return whether processes run their forward and backward passes together, as they do where the base is sharded."""
+    return isinstance(trainer.strategy, ShardedStrategy)
 
 
 def without_sync(trainer: Any) -> AbstractContextManager[Any]:

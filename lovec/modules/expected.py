@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -13,11 +12,14 @@ from torch import Tensor
 from lovec.core.settings import NonNegative, Positive
 from lovec.evaluation.processes import gather
 from lovec.losses import score_entropy, score_variance
-from lovec.modules.batching import Example
+from lovec.modules.batching import Batch, Example
 from lovec.modules.checks import check_ids
+from lovec.modules.distributed import in_step
+from lovec.modules.drawing import draw_scores, sampler
 from lovec.modules.scores import ScoredExample, ScoreModule
+from lovec.policy.growing import GrowingSequences
 from lovec.rewards import QuadraticReward, Reward, reward_table, sentence_rewards, with_scale
-from lovec.taggers.scoring import Passage, Step, distribution, score_passages
+from lovec.taggers.scoring import Passage, Step, score_passages
 from lovec.types import LovecError, Record
 
 Context = Literal["own", "last", "true"]
@@ -30,11 +32,14 @@ class ExpectedReward(ScoreModule):
 
     On fixed text the action is one of a few scores (11 by default), so the expectation that policy-gradient methods
     estimate from samples is a sum. The earlier scores in the context are drawn from the policy itself, anew for every
-    batch: the true ones would leak how good the answer is so far. That takes a second forward pass over the text.
-    ``context: last`` takes none from the second epoch on: it draws from the distributions that the policy had when the
-    answer was last learned from, which that step computed anyway. They lag behind by an epoch, and were given the
-    scores that stood in the context then. An answer that is seen for the first time is scored as for "own". ConfTuner
-    (Li et al. 2025, arXiv 2508.18847) is the nearest relative: the Brier rule over the tokens of one score per answer.
+    batch: the true ones would leak how good the answer is so far. The forward pass whose gradient is taken goes through
+    the sentences in their order and draws each score before it reads the next sentence (see
+    ``lovec.policy.growing``). Where the policy cannot share prefixes, drops activations or is sharded, a pass of its
+    own over the text draws them before. ``context: last`` draws from the distributions that the policy had when the
+    answer was last learned from, so that all sentences are read at once. They lag behind by an epoch, and were given
+    the scores that stood in the context then. An answer that is seen for the first time is scored as for "own".
+    ConfTuner (Li et al. 2025, arXiv 2508.18847) is the nearest relative: the Brier rule over the tokens of one score
+    per answer.
 
     Under the Brier rule the loss of a sentence is, up to scale and constant, E (c - f)^2 = (E c - f)^2 + Var c: the
     squared error of the mean score, and the spread of the scores about it. ``variance_weight`` w weighs the spread,
@@ -64,8 +69,7 @@ class ExpectedReward(ScoreModule):
             rule.
         reward_scale: the loss divides rewards by this number, above 0.
         context: earlier scores in the context: the policy's "own", drawn from its distributions of now; drawn from
-            those that it had when the answer was "last" learned from, without a second forward pass; or the "true"
-            ones.
+            those that it had when the answer was "last" learned from; or the "true" ones.
         variance_weight: weight w of the spread of the scores, 0 or more; 1 is the reward as it is. Other values need a
             reward that is quadratic in the score.
         entropy_weight: weight of the entropy of the scores, in units of the scaled reward per nat; 0 leaves it out.
@@ -102,32 +106,35 @@ class ExpectedReward(ScoreModule):
         """Yield the rows once, with scores of the policy, now or an epoch ago, or true ones in their contexts."""
         if self.context == "true":
             yield from super().update_batches(rows)
-        elif self.context == "own":
-            yield [self.example(row) for row in self.with_own_scores(rows)]
-        else:
-            yield [self.example(row) for row in self.with_last_scores(rows)]
+            return
+        known = [self._with_last_scores(row) for row in rows]
+        if self._draws_in_passing() and self._shared(examples := list(map(self._to_draw, rows, known))):
+            yield examples
+            return
+        own = iter(self.with_own_scores([row for row, scored in zip(rows, known, strict=True) if scored is None]))
+        yield [self.example(next(own) if scored is None else scored) for scored in known]
 
     def with_own_scores(self, rows: Sequence[Record]) -> list[Record]:
         """Return the rows with scores drawn from the policy, each given those of the sentences before it."""
         passages = []
         for row in rows:
             steps = [Step(sentence.text) for sentence in row.sentences]
-            passages.append(Passage(row.id, self.encoder.record_prompt(row), steps, self._chooser(row)))
+            passages.append(Passage(row.id, self.encoder.record_prompt(row), steps, sampler(self._stream(row))))
         self.engine.sync(self.policy)
         score_passages(self.engine, self.encoder, passages)
         return [self._with_scores(row, passage.chosen) for row, passage in zip(rows, passages, strict=True)]
 
-    def with_last_scores(self, rows: Sequence[Record]) -> list[Record]:
-        """Return the rows with scores drawn from the distributions of when each was last learned from.
-
-        Those that have not been, or of which some sentence was cut then, get scores as in ``with_own_scores``.
-        """
-        new = [row for row in rows if len(self._last.get(row.id, ())) < len(row.sentences)]
-        scored = {row.id: row for row in (self.with_own_scores(new) if new else ())}
-        for row in rows:
-            if row.id not in scored:
-                scored[row.id] = self._with_scores(row, list(map(self._chooser(row), self._last[row.id].tolist())))
-        return [scored[row.id] for row in rows]
+    def computed(self, batch: Batch[ScoredExample]) -> tuple[Batch[ScoredExample], Tensor, Tensor]:
+        """Compute what the policy says, and draw the scores in its contexts on the way where they are not drawn yet."""
+        if all(example.drawn_by is None for example in batch.examples):
+            return super().computed(batch)
+        prompts = [example.sequences[0].prompt for example in batch.examples]
+        slots = max(example.length for example in batch.examples)
+        growing = GrowingSequences(self.policy, prompts, self.encoder.choices, slots)
+        scores = draw_scores(growing, self.encoder, batch.examples)
+        rows = [self._with_scores(e.record, drawn) for e, drawn in zip(batch.examples, scores, strict=True)]
+        batch = Batch.of([self.encode(row) for row in rows], batch.tokens.mask.device)
+        return batch, *growing.choice_logps(batch.tokens, [example.tag_positions for example in batch.examples])
 
     def see(self, examples: Sequence[ScoredExample], logps: Tensor) -> None:
         """Keep the distributions for the next time, where they are the context then."""
@@ -160,9 +167,43 @@ class ExpectedReward(ScoreModule):
         super().on_load_checkpoint(checkpoint)
         self._last = dict(checkpoint.get(_LAST, {}))
 
-    def _chooser(self, row: Record) -> Callable[[Sequence[float]], int]:
-        """Return what draws the scores of a row in this step."""
-        return _sampler(f"{self.seed}/{self.global_step}/{row.id}")
+    def _with_last_scores(self, row: Record) -> Record | None:
+        """Return a row with scores drawn from the distributions of when it was last learned from.
+
+        None where these are not asked for, where it has not been learned from, and where a sentence was cut then.
+        """
+        if self.context != "last" or len(self._last.get(row.id, ())) < len(row.sentences):
+            return None
+        return self._with_scores(row, list(map(sampler(self._stream(row)), self._last[row.id].tolist())))
+
+    def _draws_in_passing(self) -> bool:
+        """Return whether scores can be drawn in the forward pass of the loss itself.
+
+        Not where that pass drops activations, where a subclass encodes rows in a way of its own, where some strings of
+        scores are scored to their end and others are not, so that the number of text tokens depends on what is drawn,
+        and where processes must run their forward passes together.
+        """
+        closed = [count == 0 for count in self.closing_tokens]
+        alike = all(closed) or not any(closed)
+        return alike and self.encodes_as(ScoreModule) and not self.uses_dropout and not in_step(self.trainer)
+
+    def _to_draw(self, row: Record, scored: Record | None) -> Example:
+        """Encode a row with known scores in its context, or with the longest ones in place of those to be drawn."""
+        if scored is not None:
+            return self.example(scored)
+        tails = self.encoder.tails
+        longest = max(range(len(tails)), key=lambda score: len(tails[score]))
+        example: Any = self.example(self._with_scores(row, [longest] * len(row.sentences)))
+        undrawn: Example = replace(example, drawn_by=self._stream(row))
+        return undrawn
+
+    def _shared(self, examples: Sequence[Example]) -> bool:
+        """Return whether what examples begin with is computed once, however they come together."""
+        return self.policy.shares(max((example.length for example in examples), default=0))
+
+    def _stream(self, row: Record) -> str:
+        """Return the name of the random numbers by which scores of a row are drawn in this step."""
+        return f"{self.seed}/{self.global_step}/{row.id}"
 
     def _with_scores(self, row: Record, scores: Sequence[int | None]) -> Record:
         drawn = zip(row.sentences, scores, strict=True)
@@ -201,9 +242,3 @@ def _curvature(reward: Reward, table: Sequence[Sequence[float]]) -> float:
             "QuadraticReward with gamma 1, or another reward b - a (c - g)^2 on three scores or more"
         )
     return -bends[0] / 2
-
-
-def _sampler(key: str) -> Callable[[Sequence[float]], int]:
-    """Return a function that draws scores from log-probabilities; its random stream is a function of the key alone."""
-    stream = random.Random(key)
-    return lambda logps: stream.choices(range(len(logps)), distribution(logps))[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -28,14 +28,18 @@ class ScoredExample(Example):
     Attributes:
         tag_positions: index into the completion at which the score string of each sentence begins.
         ratings: true score of each sentence, or in subclasses another target on the scale 0..K-1.
-        text_mask: 1 on completion tokens that are text, 0 on those of the tags that are scored, [T].
+        text_mask: 1 on completion tokens that are text, 0 on those of the tags that are scored, [T]. What is not scored
+            of a tag weighs as much behind every score, however many of its tokens tell the score from others.
         tag_mask: k + 1 on tokens of the score string of sentence k that are not scored, 0 on all others, [T].
+        drawn_by: names the random numbers by which the scores in its context are drawn when it is computed, in place of
+            those that it has; None leaves these.
     """
 
     tag_positions: list[int]
     ratings: Sequence[float]
     text_mask: list[float]
     tag_mask: list[float]
+    drawn_by: str | None = field(default=None, kw_only=True)
 
 
 class ScoreModule(PolicyModule):
@@ -80,6 +84,12 @@ class ScoreModule(PolicyModule):
             logps: log-probability of each score at each of their tags, [M, K] float64, without gradient.
         """
 
+    @property
+    def closing_tokens(self) -> list[int]:
+        """For every score, the number of tokens of its string that are not scored."""
+        encoder = self.encoder
+        return [len(tail) - len(choice) for tail, choice in zip(encoder.tails, encoder.choices, strict=True)]
+
     def targets(self, row: Record) -> Sequence[float]:
         """Return what the score of every sentence is learned from: here its true score, an integer.
 
@@ -108,9 +118,12 @@ class ScoreModule(PolicyModule):
         texts = [s.text for s in row.sentences]
         completion, positions = self.encoder.completion_with_marks(texts, scores, row.finished)
         text_mask, tag_mask = [1.0] * len(completion), [0.0] * len(completion)
+        closing = max(self.closing_tokens)
         for sentence, (position, score) in enumerate(zip(positions, scores, strict=True), 1):
             scored, end = len(self.encoder.choices[score]), len(self.encoder.tails[score])
             text_mask[position : position + scored] = [0.0] * scored
+            if end > scored:
+                text_mask[position + scored : position + end] = [closing / (end - scored)] * (end - scored)
             tag_mask[position + scored : position + end] = [float(sentence)] * (end - scored)
         sequence = TokenSequence(tuple(self.encoder.record_prompt(row)), tuple(completion))
         branches = len(choice_tree(self.encoder.choices).ids) * len(positions)
@@ -126,8 +139,7 @@ class ScoreModule(PolicyModule):
 
     def loss(self, batch: Batch[ScoredExample]) -> LossOutput:
         """Compute the loss of the scores, per sentence, and that of the text, per text token."""
-        positions = [example.tag_positions for example in batch.examples]
-        token_logps, logps = self.policy.choice_logps(batch.tokens, positions, self.encoder.choices)
+        batch, token_logps, logps = self.computed(batch)
         self.see(batch.examples, logps.detach())
         targets = torch.tensor([r for example in batch.examples for r in example.ratings], device=logps.device)
         ones = torch.ones_like(logps[:, 0])
@@ -144,6 +156,16 @@ class ScoreModule(PolicyModule):
             "score_entropy": -(probs * logps.detach()).sum(-1),
         }
         return LossOutput(terms, {name: Term(values, ones, per="sentence") for name, values in metrics.items()})
+
+    def computed(self, batch: Batch[ScoredExample]) -> tuple[Batch[ScoredExample], Tensor, Tensor]:
+        """Compute what the policy says of a micro-batch.
+
+        Returns:
+            The micro-batch with the scores that stand in its contexts, the log-probability of every completion token
+            [N, T], 0 where masked, and that of each score at each tag, [M, K] float64.
+        """
+        positions = [example.tag_positions for example in batch.examples]
+        return batch, *self.policy.choice_logps(batch.tokens, positions, self.encoder.choices)
 
     def _closed(self, batch: Batch[ScoredExample], token_logps: Tensor) -> Tensor:
         """Return the probability that the tag in the text is closed, once what is scored of it is there, [M]."""

@@ -58,7 +58,7 @@ class BatchSums:
             LovecError: a mask does not.
         """
         for name, unit in self._units.items():
-            if self._sums[f"count/{name}"] != counts[unit]:
+            if not math.isclose(self._sums[f"count/{name}"], counts[unit], rel_tol=1e-6):  # masks may have fractions
                 raise LovecError(
                     f"the mask of the term {name!r} counts {self._sums[f'count/{name}']:g} {unit}s, but the batch "
                     f"holds {counts[unit]:g}: override counts() where a term counts something else"

@@ -27,7 +27,7 @@ from lovec.policy.adapters import (
 )
 from lovec.policy.head import target_logps
 from lovec.policy.loading import PolicyConfig, checkpoint_activations, load_base, load_tokenizer
-from lovec.policy.sequences import Branch, Layout, TokenBatch, TokenSequence
+from lovec.policy.sequences import Branch, Layout, TokenBatch, by_choice, by_token, completion_tokens
 from lovec.policy.targets import Targets
 from lovec.tries import missing_kernels, why_not_shared
 from lovec.types import Engine, LovecError
@@ -159,8 +159,10 @@ class Policy(nn.Module):
             [N, T] float32, 0 where masked.
         """
         shared = self.shares(max(map(len, batch.sequences)))
-        logps = self._logps(batch.shared if shared else batch.apart, shared, batch.sequences, (), temperature)
-        return torch.zeros_like(batch.mask).masked_scatter(batch.mask.bool(), logps)
+        layout, targets = batch.shared if shared else batch.apart, completion_tokens(batch.sequences)
+        if not targets:
+            return torch.zeros_like(batch.mask)
+        return by_token(batch, self.logps_of(self._states(layout, shared), layout.outputs, targets, temperature))
 
     def choice_logps(
         self, batch: TokenBatch, starts: Sequence[Sequence[int]], choices: Sequence[Sequence[int]]
@@ -187,14 +189,10 @@ class Policy(nn.Module):
         ]
         shared = self.shares(max(map(len, batch.sequences)) + max(map(len, choices)))
         layout = Layout.of(batch.sequences, batch.mask.device, branches, shared=shared)
-        logps = self._logps(layout, shared, batch.sequences, branches, 1.0)
-        completions = int(batch.mask.sum())
-        lengths = [len(choice) for choice in choices]
-        tokens = torch.split(logps[completions:].double().view(-1, sum(lengths)), lengths, dim=1)
-        return (
-            torch.zeros_like(batch.mask).masked_scatter(batch.mask.bool(), logps[:completions]),
-            torch.stack([choice.sum(1) for choice in tokens], dim=1),
-        )
+        targets = [*completion_tokens(batch.sequences), *(token for branch in branches for token in branch.ids)]
+        logps = self.logps_of(self._states(layout, shared), layout.outputs, targets)
+        count = int(batch.mask.sum())
+        return by_token(batch, logps[:count]), by_choice(logps[count:], choices)
 
     @contextmanager
     def reference(self) -> Iterator[None]:
@@ -317,42 +315,51 @@ class Policy(nn.Module):
         """Return whether tokens that sequences share are computed once, where these have up to ``longest`` tokens."""
         return self.shares_prefixes and longest <= (self._window or longest)
 
-    def _logps(
-        self,
-        layout: Layout,
-        shared: bool,
-        sequences: Sequence[TokenSequence],
-        branches: Sequence[Branch],
-        temperature: float,
+    def states_of(self, ids: np.ndarray, positions: np.ndarray, attention: Any) -> Tensor:
+        """Compute the last hidden states of tokens that lie in one row, [L, D].
+
+        Args:
+            ids: token ids, [L].
+            positions: number of tokens before each one in its sequence, [L].
+            attention: how attention among them is computed, a plan of ``lovec.tries``.
+        """
+        tokens, places = (torch.from_numpy(row)[None].to(self.device) for row in (ids, positions))
+        # Of a mask with four dimensions transformers makes nothing; this one is not read.
+        return self._decoded(tokens, places, attention_mask=torch.empty(1, 1, 0, 0, device=self.device), trie=attention)
+
+    def logps_of(
+        self, states: Tensor, outputs: Sequence[np.ndarray], targets: Sequence[int], temperature: float = 1.0
     ) -> Tensor:
-        """Compute log-probabilities of all tokens of the completions, then of the branches, [P]."""
-        targets = [token for s in sequences for token in s.completion] + [t for b in branches for t in b.ids]
-        if not targets:
-            return torch.zeros(0, device=layout.device)
-        needed, rows = torch.unique(torch.from_numpy(np.concatenate(layout.outputs)), return_inverse=True)
+        """Compute the log-probabilities of tokens from the hidden states before them, [P] float32.
+
+        Args:
+            states: hidden states, [S, D].
+            outputs: indices of the states from which the tokens are predicted, P in all.
+            targets: the tokens, P.
+            temperature: divides the logits.
+        """
+        needed, rows = torch.unique(torch.from_numpy(np.concatenate(outputs)), return_inverse=True)
         order = rows.argsort(stable=True)
-        states = self._states(layout, shared)[needed.to(layout.device)]
         softcap = getattr(self.model.config.get_text_config(), "final_logit_softcapping", None)
         logps = target_logps(
-            states,
-            rows[order].to(layout.device),
-            torch.tensor(targets)[order].to(layout.device),
+            states[needed.to(states.device)],
+            rows[order].to(states.device),
+            torch.tensor(targets)[order].to(states.device),
             self.model.get_output_embeddings(),
             temperature,
             softcap,
         )
-        return logps[order.argsort().to(layout.device)]
+        return logps[order.argsort().to(states.device)]
 
     def _states(self, layout: Layout, shared: bool) -> Tensor:
         """Return the last hidden states of all rows, [R W, D]."""
         if shared:
-            # Of a mask with four dimensions transformers makes nothing; this one is not read.
-            attention = {"attention_mask": torch.empty(1, 1, 0, 0, device=layout.device), "trie": layout.plan}
-        else:
-            attention = {"attention_mask": layout.masks(AttentionKind.of(self.model.config), self.model.dtype)}
-        output = self.model.get_decoder()(
-            input_ids=layout.ids, position_ids=layout.positions, use_cache=False, **attention
-        )
+            return self.states_of(layout.rows[0].ids, layout.rows[0].positions, layout.plan)
+        mask = layout.masks(AttentionKind.of(self.model.config), self.model.dtype)
+        return self._decoded(layout.ids, layout.positions, attention_mask=mask)
+
+    def _decoded(self, ids: Tensor, positions: Tensor, **attention: Any) -> Tensor:
+        output = self.model.get_decoder()(input_ids=ids, position_ids=positions, use_cache=False, **attention)
         hidden: Tensor = output.last_hidden_state
         return hidden.flatten(0, 1)
 

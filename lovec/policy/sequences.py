@@ -163,3 +163,28 @@ class Layout:
 
     def _padded(self, rows: Sequence[np.ndarray]) -> Tensor:
         return pad_sequence([torch.from_numpy(row) for row in rows], batch_first=True).to(self.device)
+
+
+def completion_tokens(sequences: Sequence[TokenSequence]) -> list[int]:
+    """Return the tokens of the completions of some sequences, one after the other."""
+    return [token for sequence in sequences for token in sequence.completion]
+
+
+def by_token(batch: TokenBatch, values: Tensor) -> Tensor:
+    """Return values of ``completion_tokens`` in a row for each sequence, [N, T] float32, 0 where masked."""
+    return torch.zeros_like(batch.mask).masked_scatter(batch.mask.bool(), values)
+
+
+def by_choice(logps: Tensor, choices: Sequence[Sequence[int]]) -> Tensor:
+    """Return the log-probabilities of whole choices.
+
+    Args:
+        logps: of their tokens, choice by choice and place by place, in one dimension.
+        choices: token ids of each choice.
+
+    Returns:
+        [places, choices] float64.
+    """
+    lengths = [len(choice) for choice in choices]
+    tokens = torch.split(logps.double().view(-1, sum(lengths)), lengths, dim=1)
+    return torch.stack([choice.sum(1) for choice in tokens], dim=1)

@@ -103,14 +103,18 @@ class TriePlan:
 
     Attributes:
         longest: tokens of the longest sequence.
-        parts: the rectangles, each with its mask, [queries, keys] bool; None where it takes none.
+        parts: the rectangles, each with its mask, [queries, keys] as ``additive`` gives it; None where it takes none.
     """
 
     def __init__(self, tokens: TrieTokens, device: torch.device) -> None:
         self.longest = int(tokens.positions.max(initial=-1)) + 1
         self.ends = torch.from_numpy(tokens.ends).to(device)
         cut = rectangles(tokens)
-        self.parts = [(part, self.visible(part) if part.kind == "masked" else None) for part in cut]
+        self.parts = [(part, additive(self.visible(part)) if part.kind == "masked" else None) for part in cut]
+
+    def attend(self, attention: Any, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+        """Compute attention for an attention module, see the function of this name."""
+        return attend(query, key, value, scale, self)
 
     def visible(self, part: Rectangle) -> Tensor:
         """Return which keys of a rectangle its queries see, [queries, keys] bool."""
@@ -145,8 +149,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, scale: float, plan: TriePl
         [1, L, H, D].
     """
     device = query.device.type
-    if torch.is_autocast_enabled(device):
-        query, key, value = (x.to(torch.get_autocast_dtype(device)) for x in (query, key, value))
+    query, key, value = in_autocast(query, key, value)
     if device == "cpu":
         with torch.autocast(device, enabled=False):  # which would round the products of what is float32 here
             out: Tensor = _TrieAttention.apply(query, key, value, scale, plan)  # type: ignore[no-untyped-call]
@@ -162,6 +165,13 @@ def attend(query: Tensor, key: Tensor, value: Tensor, scale: float, plan: TriePl
             kernel_options={"FORCE_USE_FLEX_ATTENTION": True},
         )
     return out.transpose(1, 2).contiguous()
+
+
+def in_autocast(*tensors: Tensor) -> Iterator[Tensor]:
+    """Yield tensors in the type in which autocast multiplies them; without autocast as they are."""
+    for x in tensors:
+        device = x.device.type
+        yield x.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else x
 
 
 @cache
@@ -242,9 +252,7 @@ def _attend(
             q, k, v, 0.0, part.kind == "causal", scale=scale
         )
         return result
-    scores = _scores(q, k, scale, mask)
-    logsumexp = scores.logsumexp(-1)
-    return (scores - logsumexp[..., None]).exp() @ v.float(), logsumexp
+    return masked_attention(q, k, v, scale, mask)
 
 
 def _attend_backward(
@@ -276,11 +284,64 @@ def _attend_backward(
             grad, q, k, v, out, logsumexp, 0.0, part.kind == "causal", scale=scale
         )
         return result
-    grad, q, k, v = grad.float(), q.float(), k.float(), v.float()
-    probs = (_scores(q, k, scale, mask) - logsumexp[..., None]).exp()
+    return masked_attention_backward(q, k, v, grad, out, logsumexp, scale, mask)
+
+
+def additive(visible: Tensor) -> Tensor:
+    """Return what is added to scores, given which keys are seen: 0 or minus infinity, float32."""
+    return torch.zeros(visible.shape, device=visible.device).masked_fill_(~visible, float("-inf"))
+
+
+def masked_attention(q: Tensor, k: Tensor, v: Tensor, scale: float, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute attention in float32.
+
+    Args:
+        q: queries, [B, H, Q, D].
+        k: keys, [B, H, K, D].
+        v: values, [B, H, K, D].
+        scale: factor of the scores.
+        mask: which keys a query sees, some at least, as ``additive`` gives it: [Q, K], or with more dimensions before.
+
+    Returns:
+        The attention, [B, H, Q, D], and the log-sum-exp of the scores of every query, [B, H, Q].
+    """
+    q, k, v = q.float(), k.float(), v.float()
+    if _has_kernel(q):
+        result: tuple[Tensor, Tensor] = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+            q, k, v, 0.0, False, attn_mask=mask, scale=scale
+        )
+        return result
+    scores = q @ k.mT * scale + mask
+    logsumexp = scores.logsumexp(-1)
+    return (scores - logsumexp[..., None]).exp() @ v, logsumexp
+
+
+def masked_attention_backward(
+    q: Tensor, k: Tensor, v: Tensor, grad: Tensor, out: Tensor, logsumexp: Tensor, scale: float, mask: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the shares of some keys in the gradients of queries, keys and values, float32.
+
+    Args:
+        q: as for ``masked_attention``, and so ``k``, ``v``, ``scale`` and ``mask``.
+        k: keys.
+        v: values.
+        grad: gradient of the output of these queries to all keys that they see.
+        out: that output.
+        logsumexp: that of the scores of all these keys.
+        scale: factor of the scores.
+        mask: which of these keys a query sees.
+    """
+    grad, q, k, v, out = (x.float() for x in (grad, q, k, v, out))
+    if _has_kernel(q):
+        result: tuple[Tensor, Tensor, Tensor] = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+            grad, q, k, v, out, logsumexp, 0.0, False, attn_mask=mask, scale=scale
+        )
+        return result
+    probs = (q @ k.mT * scale + mask - logsumexp[..., None]).exp()
     grad_scores = probs * (grad @ v.mT - (grad * out).sum(-1, keepdim=True)) * scale
     return grad_scores @ k, grad_scores.mT @ q, probs.mT @ grad
 
 
-def _scores(q: Tensor, k: Tensor, scale: float, mask: Tensor) -> Tensor:
-    return (q.float() @ k.float().mT * scale).masked_fill_(~mask, float("-inf"))
+def _has_kernel(x: Tensor) -> bool:
+    """Return whether torch has a kernel that takes a mask and gives log-sum-exps where a tensor lies."""
+    return x.device.type == "cpu"

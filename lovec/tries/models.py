@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from lovec.tries.attention import TriePlan, attend
+from lovec.tries.attention import TriePlan
+from lovec.tries.growing import FirstPart, NextPart
 from lovec.tries.places import TokenPlaces
 from lovec.types import LovecError
 
@@ -104,7 +105,7 @@ def _attention(
     value: Tensor,
     attention_mask: Tensor | None,
     scaling: float | None = None,
-    trie: TriePlan | None = None,
+    trie: TriePlan | FirstPart | NextPart | None = None,
     places: TokenPlaces | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
@@ -136,7 +137,7 @@ def _attention(
             f"{type(module).__name__} asks for {', '.join(unknown) or f'a window of {window} tokens'}, which attention "
             "over shared tokens does not compute; set policy.share_prefixes to false"
         )
-    return attend(query, key, value, query.shape[-1] ** -0.5 if scaling is None else scaling, trie), None
+    return trie.attend(module, query, key, value, query.shape[-1] ** -0.5 if scaling is None else scaling), None
 
 
 def _shares_keys(query: Tensor, key: Tensor, mask: Tensor | None) -> bool:

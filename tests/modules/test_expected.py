@@ -226,6 +226,8 @@ def test_the_context_contains_scores_drawn_from_the_policy(model: str, tagger: s
     objective = loaded(tmp_path, module(ExpectedReward, model, policy=short(model, tagger)))
     rows = KNOWN[:6]
     (examples,) = objective.update_batches(rows)
+    batch, _, logps = objective.computed(Batch.of(examples, objective.policy.device))
+    examples = batch.examples
     scores_of_rows = drawn(objective, rows)
     assert scores_of_rows == drawn(objective, rows)
     assert scores_of_rows == [[s.score for s in example.record.sentences] for example in examples]
@@ -248,42 +250,121 @@ def test_the_context_contains_scores_drawn_from_the_policy(model: str, tagger: s
         assert abs(counts[score] / 400 - p) < 4 * (p * (1 - p) / 400) ** 0.5 + 1e-9, score
 
 
+class Watch(ExpectedReward):
+    """Notes the scores in the contexts of every step, by answer, and what they were drawn from."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.contexts: list[dict[str, list[int]]] = []
+        self.logps: list[Tensor] = []
+
+    def see(self, examples: Any, logps: Tensor) -> None:
+        super().see(examples, logps)
+        self.contexts.append({e.record.id: [s.score for s in e.record.sentences] for e in examples})
+        self.logps.append(logps)
+
+
 def test_scores_are_drawn_from_the_newest_policy(model: str, tagger: str, tmp_path: Path) -> None:
+    """By the distributions that an engine gives at every step."""
     steps = []
 
-    class Watch(ExpectedReward):
-        def with_own_scores(self, rows: Any) -> list[Record]:
-            scored = super().with_own_scores(rows)
-            for row in scored:  # the engine's distributions are those of training, at every step
-                scores = [s.score for s in row.sentences]
-                with torch.no_grad():
-                    logps, _ = by_hand(self, row, scores)
-                contexts = self.encoder.completion([s.text for s in row.sentences], scores)
-                mark = self.encoder.completion_with_marks([s.text for s in row.sentences], scores)[1][-1]
-                context = [*self.encoder.prompt(row.question), *contexts[:mark]]
-                (engine,) = self.engine.score([context], self.encoder.tails)
-                assert engine == pytest.approx(logps[-1].tolist(), abs=1e-3)
+    class Compare(Watch):
+        def see(self, examples: Any, logps: Tensor) -> None:
+            super().see(examples, logps)
+            self.engine.sync(self.policy)
+            contexts = [
+                [*example.sequences[0].prompt, *example.sequences[0].completion[:position]]
+                for example in examples
+                for position in example.tag_positions
+            ]
+            expected = self.engine.score(contexts, self.encoder.choices)
+            assert torch.allclose(logps, torch.tensor(expected, dtype=torch.float64), atol=1e-3)
+            rows = [example.record for example in examples]
+            assert drawn(self, rows) == [[s.score for s in row.sentences] for row in rows]
             steps.append(self.global_step)
-            return scored
 
-    objective = module(Watch, model, policy=short(model, tagger), lr=2e-2)
+    objective = module(Compare, model, policy=short(model, tagger), lr=2e-2)
     trainer(tmp_path, max_epochs=3).fit(objective, Rows(4))
     assert steps == [0, 1, 2]
 
 
 def test_every_step_draws_other_scores(model: str, tagger: str, tmp_path: Path) -> None:
-    seen: list[dict[str, list[int]]] = []
-
-    class Watch(ExpectedReward):
-        def with_own_scores(self, rows: Any) -> list[Record]:
-            scored = super().with_own_scores(rows)
-            seen.append({row.id: [s.score for s in row.sentences] for row in scored})
-            return scored
-
     objective = module(Watch, model, policy=short(model, tagger), lr=0.0)
     trainer(tmp_path, max_epochs=2).fit(objective, Rows(4))
-    first, second = seen  # the same rows and the same policy
+    first, second = objective.contexts  # the same rows and the same policy
     assert first.keys() == second.keys() and first != second
+
+
+@pytest.mark.parametrize("scoring", ["exact", "prefix"])
+def test_scores_drawn_on_the_way_equal_those_of_a_pass_before(
+    scoring: str, model: str, tagger: str, tmp_path: Path
+) -> None:
+    """The same scores, loss and gradient, whatever the micro-batches; one row has known scores already."""
+    found = []
+    for name, budget, share in (("one", None, True), ("several", 60, True), ("before", None, False)):
+        policy = short(model, tagger, scoring=scoring, share_prefixes=share)
+        objective = loaded(tmp_path / name, module(Watch, model, policy=policy, context="last"))
+        objective._last = {KNOWN[2].id: torch.zeros(len(KNOWN[2].sentences), 11, dtype=torch.float64)}
+        (examples,) = objective.update_batches(KNOWN)
+        assert [e.drawn_by is not None for e in examples] == [share and e.record.id != KNOWN[2].id for e in examples]
+        counts, total = objective.counts(examples), 0.0
+        for group in micro_batches(examples, budget or 10**6, share):
+            loss = objective._total(objective.loss(Batch.of(group, objective.policy.device)), counts)
+            loss.backward()
+            total += float(loss.detach())
+        scores = {name: row for part in objective.contexts for name, row in part.items()}
+        grads = torch.cat([p.grad.flatten() for p in objective.policy.trainable()])
+        found.append((scores, total, grads, len(objective.contexts)))
+    (one, *whole, parts), (several, *split, more), (before, *reference, _) = found
+    assert one == several == before and parts == 1 < more
+    for total, grads in (whole, split):
+        assert total == pytest.approx(reference[0], rel=1e-5)
+        assert (grads - reference[1]).norm() <= 1e-4 * reference[1].norm()
+
+
+def test_scores_are_drawn_before_where_they_cannot_be_on_the_way(model: str, tagger: str, tmp_path: Path) -> None:
+    class Dropping(ExpectedReward):
+        uses_dropout = True
+
+    class Encoding(ExpectedReward):
+        def encode(self, row: Record) -> Any:
+            return super().encode(row)
+
+    rows = KNOWN[:3]
+    for at, (cls, drawn_on_the_way) in enumerate(((ExpectedReward, True), (Dropping, False), (Encoding, False))):
+        objective = loaded(tmp_path / str(at), module(cls, model, policy=short(model, tagger)))
+        (examples,) = objective.update_batches(rows)
+        assert all((example.drawn_by is not None) is drawn_on_the_way for example in examples)
+        if not drawn_on_the_way:
+            assert drawn(objective, rows) == [[s.score for s in example.record.sentences] for example in examples]
+
+
+def test_text_weighs_the_same_whatever_scores_are_drawn(model: str, tmp_path: Path) -> None:
+    """Also where a score takes the first token of the closing word to be told from another, as "1" from "10"."""
+    objective = loaded(tmp_path, module(ExpectedReward, model))
+    assert len(set(objective.closing_tokens)) == 2
+    row = max(KNOWN, key=lambda row: len(row.sentences))
+    examples = [objective.encode(objective._with_scores(row, [score] * len(row.sentences))) for score in range(11)]
+    masks = [example.text_mask for example in examples]
+    assert all(sum(mask) == pytest.approx(sum(masks[0]), rel=1e-9) for mask in masks)
+    heavier = {sum(weight not in (0.0, 1.0) for weight in mask) for mask in masks}
+    assert len(heavier) == 2 and min(heavier) == 0
+
+
+def test_an_answer_is_cut_whatever_scores_are_drawn(model: str, tagger: str, tmp_path: Path) -> None:
+    row = max(KNOWN, key=lambda row: len(row.sentences))
+    whole = loaded(tmp_path / "whole", module(ExpectedReward, model, policy=short(model, tagger)))
+    ((example,),) = whole.update_batches([row])
+    policy = short(model, tagger, max_length=len(example.sequences[0]) - 1)
+    objective = loaded(tmp_path / "cut", module(ExpectedReward, model, policy=policy))
+    (cut,) = objective.update_batches([row])
+    batch, token_logps, logps = objective.computed(Batch.of(cut, objective.policy.device))
+    (example,) = batch.examples
+    assert len(example.record.sentences) == len(row.sentences) - 1 == len(logps)
+    assert not example.record.finished and example.sequences[0].completion[-1] != objective.encoder.end_id
+    expected, _ = by_hand(objective, example.record, [s.score for s in example.record.sentences])
+    torch.testing.assert_close(logps, expected, atol=1e-4, rtol=1e-4)
+    assert token_logps.shape[1] == len(example.sequences[0].completion)
 
 
 def test_true_scores_in_the_context_on_request(model: str, tmp_path: Path) -> None:
@@ -297,31 +378,26 @@ def test_true_scores_in_the_context_on_request(model: str, tmp_path: Path) -> No
     assert [example.sequences for example in again] == [example.sequences for example in examples]
 
 
-class Drawn(ExpectedReward):
-    """Notes which rows get a second pass, and the scores in the context of every step."""
+class Drawn(Watch):
+    """Notes of which rows scores are drawn from the policy itself as well."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(context="last", **kwargs)
-        self.passes: list[set[str]] = []
-        self.contexts: list[dict[str, list[int | None]]] = []
+        self.drawn: list[set[str]] = []
 
-    def with_own_scores(self, rows: Any) -> list[Record]:
-        self.passes.append({row.id for row in rows})
-        return super().with_own_scores(rows)
-
-    def with_last_scores(self, rows: Any) -> list[Record]:
-        scored = super().with_last_scores(rows)
-        self.contexts.append({row.id: [s.score for s in row.sentences] for row in scored})
-        return scored
+    def computed(self, batch: Any) -> Any:
+        if new := {example.record.id for example in batch.examples if example.drawn_by is not None}:
+            self.drawn.append(new)
+        return super().computed(batch)
 
 
-def test_from_the_second_epoch_on_last_scores_need_no_second_pass(model: str, tagger: str, tmp_path: Path) -> None:
+def test_from_the_second_epoch_on_last_scores_are_older(model: str, tagger: str, tmp_path: Path) -> None:
     """They are drawn from the distributions of training; with rate 0 those are what ``by_hand`` computes now."""
     objective = module(Drawn, model, policy=short(model, tagger), lr=0.0)
     trainer(tmp_path, max_epochs=3).fit(objective, Rows(6))
     rows = {row.id: row for row in records(6, seed=len("train"))}
-    assert set().union(*objective.passes) == rows.keys() == objective._last.keys()
-    assert sum(map(len, objective.passes)) == 6  # each row once, in the first epoch
+    assert set().union(*objective.drawn) == rows.keys() == objective._last.keys()
+    assert sum(map(len, objective.drawn)) == 6  # each row once, in the first epoch
     for name, scores in objective.contexts[-1].items():
         with torch.no_grad():
             logps, _ = by_hand(objective, rows[name], scores)
@@ -338,7 +414,7 @@ def test_a_resumed_run_draws_the_same_last_scores(model: str, tagger: str, tmp_p
     path = tmp_path / "two.ckpt"
     run.save_checkpoint(path)
     trainer(tmp_path / "rest", max_epochs=3).fit(rest, Rows(6), ckpt_path=path)
-    assert not rest.passes and first.contexts + rest.contexts == whole.contexts
+    assert not rest.drawn and first.contexts + rest.contexts == whole.contexts
     for a, b in zip(whole.policy.trainable(), rest.policy.trainable(), strict=True):
         assert torch.equal(a, b)
     for name, logps in whole._last.items():

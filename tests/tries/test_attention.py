@@ -57,7 +57,9 @@ def test_rectangles_cover_every_visible_pair_once(tokens):
     covered = torch.zeros(len(tokens), len(tokens), dtype=torch.long)
     for part, mask in plan.parts:
         (first_query, last_query), (first_key, last_key) = part.queries, part.keys
-        pairs = torch.ones(last_query - first_query, last_key - first_key, dtype=torch.bool) if mask is None else mask
+        pairs = (
+            torch.ones(last_query - first_query, last_key - first_key, dtype=torch.bool) if mask is None else mask == 0
+        )
         covered[first_query:last_query, first_key:last_key] += pairs.tril() if part.kind == "causal" else pairs
     assert torch.equal(covered, visible(tokens).long())
 

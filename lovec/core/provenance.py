@@ -314,7 +314,9 @@ def weights_digest(folder: str | os.PathLike[str]) -> str:
     except OSError as error:
         raise LovecError(f"cannot read the weights in {place} ({error.strerror})") from None
     if written is None:
-        raise LovecError(f"there are no weights in {place}, expected {_ADAPTER} or another .safetensors file")
+        raise LovecError(
+            f"there are no weights in {place}, expected {_ADAPTER}, another .safetensors file, or pytorch_model.bin"
+        )
     source = _object(place / SOURCE) or {}
     return str(source["sha256"]) if source.get("weights") == written and "sha256" in source else written
 

@@ -33,9 +33,10 @@ class Distil(ScoreModule):
 
     with pi(c) the exact probability of the score's first tokens or whole string. A rounded true score says "false" or
     "true" of what the model cannot know; an estimate says how sure one can be, so the most probable score is a
-    calibrated one. The earlier scores in the context are the rounded estimates. All estimates are made before the first
-    step, on all training answers; those that take time are kept in files, see ``lovec.teachers.base.StoredTeacher``. A
-    teacher that uses no labels, or a blend of which some are labelled, also gives targets to answers without labels.
+    calibrated one. The earlier scores in the context are the rounded estimates, unless ``context`` names others. All
+    estimates are made before the first step, on all training answers; those that take time are kept in files, see
+    ``lovec.teachers.base.StoredTeacher``. A teacher that uses no labels, or a blend of which some are labelled, also
+    gives targets to answers without labels.
 
     What the model states is its most probable score. Where its state cannot tell answers that the teacher rates 4 from
     ones that it rates 10, this loss alone makes both scores probable and the mean of the two improbable. Therefore z is

@@ -6,7 +6,6 @@ import random
 from collections.abc import Callable, Sequence
 
 from lovec.encoding import Encoder
-from lovec.modules.scores import ScoredExample
 from lovec.policy.growing import GrowingSequences
 from lovec.taggers.scoring import distribution
 from lovec.types import Record
@@ -21,19 +20,21 @@ def sampler(stream: str) -> Choose:
     return lambda logps: numbers.choices(range(len(logps)), distribution(logps))[0]
 
 
-def draw_scores(growing: GrowingSequences, encoder: Encoder, examples: Sequence[ScoredExample]) -> list[list[int]]:
+def draw_scores(
+    growing: GrowingSequences, encoder: Encoder, rows: Sequence[Record], streams: Sequence[str | None]
+) -> list[list[int]]:
     """Compute tagged answers from their first to their last sentence, and draw the scores on the way.
 
     Args:
         growing: the prompts of the answers, of which nothing is computed yet.
         encoder: that of the policy.
-        examples: the answers. Those without ``drawn_by`` keep their scores.
+        rows: the answers.
+        streams: names of the random numbers of each answer; None keeps the scores that it has.
 
     Returns:
         The scores of every answer.
     """
-    rows = [example.record for example in examples]
-    choose = [_given(e.record) if e.drawn_by is None else sampler(e.drawn_by) for e in examples]
+    choose = [_given(row) if stream is None else sampler(stream) for row, stream in zip(rows, streams, strict=True)]
     scores: list[list[int]] = [[] for _ in rows]
     for at in range(max(len(row.sentences) for row in rows) + 1):
         asked = [at < len(row.sentences) for row in rows]

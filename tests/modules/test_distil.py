@@ -77,7 +77,7 @@ def test_distil_by_hand(share: float, model: str, adapter: str, tmp_path: Path) 
     objective = loaded(tmp_path, module(Distil, model, adapter, teacher=ByText(), **options))
     new = replace(records(1)[0], id="new")
     assert set(objective.example(new).ratings) == {5.0}  # an answer that the teacher has not seen: the middle
-    encoder, losses, texts = objective.encoder, [], []
+    encoder, losses, texts, weights = objective.encoder, [], [], []
     (examples,) = objective.update_batches(rows := records(4, seed=len("train")))
     for row, example in zip(rows, examples, strict=True):
         targets = [10 * worth(s.text) for s in row.sentences]
@@ -94,11 +94,13 @@ def test_distil_by_hand(share: float, model: str, adapter: str, tmp_path: Path) 
             a = min(int(z), 9)
             losses.append(-(a + 1 - z) * logps[a] - (z - a) * logps[a + 1])
             scored, tail = len(encoder.choices[score]), encoder.tails[score]
-            text += [True] * len(head) + [False] * scored + [True] * (len(tail) - scored)
+            closing = len(tail) - scored
+            text += [1.0] * len(head) + [0.0] * scored + [max(objective.closing_tokens) / closing] * closing
             ids += [*head, *tail]
         whole = TokenBatch.of([TokenSequence(tuple(ids[:start]), (*ids[start:], encoder.end_id))])
-        texts.append(-objective.policy.token_logps(whole)[0][torch.tensor([*text, True])])
-    expected = 3.0 * torch.stack(losses).mean() + 0.7 * torch.cat(texts).mean()
+        texts.append(-objective.policy.token_logps(whole)[0] * torch.tensor([*text, 1.0]))
+        weights += [*text, 1.0]
+    expected = 3.0 * torch.stack(losses).mean() + 0.7 * torch.cat(texts).sum() / sum(weights)
     expected.backward()
     grads = [p.grad.clone() for p in objective.policy.trainable()]
     objective.policy.zero_grad()
@@ -107,6 +109,21 @@ def test_distil_by_hand(share: float, model: str, adapter: str, tmp_path: Path) 
     assert ours.item() == pytest.approx(expected.item(), rel=1e-5)
     for p, grad in zip(objective.policy.trainable(), grads, strict=True):
         assert float((p.grad - grad).norm() / grad.norm()) < 1e-4
+
+
+def test_own_scores_in_the_context_on_request(model: str, adapter: str, tmp_path: Path) -> None:
+    """Targets stay the teacher's estimates."""
+    objective = loaded(tmp_path, module(Distil, model, adapter, teacher=ByText(), context="own"))
+    rows = records(4, seed=len("train"))
+    (examples,) = objective.update_batches(rows)
+    batch, _, _ = objective.computed(Batch.of(examples, objective.policy.device))
+    scores = [[s.score for s in example.record.sentences] for example in batch.examples]
+    assert scores == [[s.score for s in row.sentences] for row in objective.with_own_scores(rows)]
+    for row, example in zip(rows, batch.examples, strict=True):
+        assert list(example.ratings) == pytest.approx([10 * worth(s.text) for s in row.sentences])
+        assert example.sequences[0].completion == tuple(
+            objective.encoder.completion([s.text for s in row.sentences], [s.score for s in example.record.sentences])
+        )
 
 
 # What is learned

@@ -97,6 +97,7 @@ class GrowingSequences:
             for start in places
             for choice in self._choices
         ]
+        self._keys.finish()
         targets = [*completion_tokens(batch.sequences), *self._choice_tokens(sum(map(len, starts)))]
         logps = self._policy.logps_of(torch.cat(self._states), outputs, targets)
         return by_token(batch, logps[:count]), by_choice(logps[count:], self._choices)

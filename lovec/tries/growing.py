@@ -31,17 +31,11 @@ def pads(device: torch.device) -> bool:
 
 
 class _Layer:
-    """Keys and values of one layer, [R, G, S, D], and their gradients while a backward pass goes on.
-
-    Attributes:
-        order: depends on everything that was stored so far, so that a backward pass reaches it only once all attention
-            to that has added its share of the gradients.
-    """
+    """Keys and values of one layer, [R, G, S, D], and their gradients while a backward pass goes on."""
 
     def __init__(self, rows: int, slots: int, key: Tensor) -> None:
         self.stored = [key.new_zeros(rows, key.shape[1], slots, key.shape[3]) for _ in range(2)]
         self.grads: list[Tensor] | None = None
-        self.order = key.new_zeros(1)
 
     def add(self, place: tuple[Any, ...], shares: Sequence[Tensor]) -> None:
         """Add shares of some keys and values to their gradients."""
@@ -62,12 +56,32 @@ class GrowingKeys:
     def __init__(self, rows: int, slots: int) -> None:
         self.rows, self.slots = rows, slots
         self._layers: dict[nn.Module, _Layer] = {}
+        self._orders: dict[nn.Module, Tensor] = {}
 
-    def layer(self, attention: nn.Module, key: Tensor) -> _Layer:
-        """Return what is kept of the layer of an attention module, given keys of it."""
+    def keep(self, attention: nn.Module, key: Tensor, value: Tensor, kept: _Kept) -> tuple[_Layer, Tensor]:
+        """Keep keys and values of a part.
+
+        Args:
+            attention: the attention module.
+            key: [1, G, L, D].
+            value: [1, G, L, D].
+            kept: which of them are kept where.
+
+        Returns:
+            What is kept of the layer, and a tensor that depends on all of it: what takes it is reached by a backward
+            pass before what is kept, and can add to the gradients of that.
+        """
         if attention not in self._layers:
             self._layers[attention] = _Layer(self.rows, self.slots, key)
-        return self._layers[attention]
+            self._orders[attention] = key.new_zeros(1)
+        layer = self._layers[attention]
+        order: Tensor = _Keep.apply(key, value, self._orders[attention], layer, kept)  # type: ignore[no-untyped-call]
+        self._orders[attention] = order
+        return layer, order
+
+    def finish(self) -> None:
+        """Let go of the graph of autograd, which holds what is kept: nothing more is computed forward."""
+        self._orders = {attention: order.detach() for attention, order in self._orders.items()}
 
 
 class FirstPart:
@@ -91,8 +105,7 @@ class FirstPart:
     def attend(self, attention: nn.Module, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         """Compute attention as ``lovec.tries.attention.attend`` does."""
         query, key, value = in_autocast(query, key, value)
-        layer = self.keys.layer(attention, key)
-        layer.order = _Keep.apply(key, value, layer.order, layer, self._kept)  # type: ignore[no-untyped-call]
+        self.keys.keep(attention, key, value, self._kept)
         return attend(query, key, value, scale, self._plan)
 
 
@@ -140,10 +153,9 @@ class NextPart:
             [1, L, H, D].
         """
         query, key, value = in_autocast(query, key, value)
-        layer = self.keys.layer(attention, key)
-        layer.order = _Keep.apply(key, value, layer.order, layer, self._kept)  # type: ignore[no-untyped-call]
+        layer, order = self.keys.keep(attention, key, value, self._kept)
         with torch.autocast(query.device.type, enabled=False):  # which would round the products of what is float32 here
-            out: Tensor = _Attend.apply(query, layer.order, layer, self._groups, scale)  # type: ignore[no-untyped-call]
+            out: Tensor = _Attend.apply(query, order, layer, self._groups, scale)  # type: ignore[no-untyped-call]
         return out
 
 

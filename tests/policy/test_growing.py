@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +88,26 @@ def test_a_second_backward_pass_gives_the_same(tmp_path: Path) -> None:
         for _ in range(2)
     )
     assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize("backward", [True, False])
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_keys_and_values_are_freed_with_the_loss(checkpointing: bool, backward: bool, tmp_path: Path) -> None:
+    """By counting references alone: a cycle through the graph of autograd would never be collected."""
+    policy = policies(tmp_path, "llama", gradient_checkpointing=checkpointing)[0]
+    made, _ = grown(policy)
+    kept = [weakref.ref(x) for layer in made._keys._layers.values() for x in layer.stored]
+    loss = sum(x.sum() for x in made.choice_logps(*batch()))
+    if backward:
+        loss.backward()
+    assert kept and all(ref() is not None for ref in kept)
+    gc.collect()
+    gc.disable()
+    try:
+        del made, loss
+        assert all(ref() is None for ref in kept)
+    finally:
+        gc.enable()
 
 
 def test_tokens_are_computed_once(tmp_path: Path) -> None:

@@ -5,8 +5,8 @@
     python benchmarks/contexts.py --page       # only write the page from that file
 
 With ``model.context: own`` every step reads its texts sentence by sentence; with ``last`` only those of the first epoch
-do, so runs of three epochs are compared. All start from one SFT adapter; a seed changes the order of the answers and the scores that
-are drawn. They are measured on the things of the test split. Finished runs are not repeated.
+do, so runs of three epochs are compared. All start from one SFT adapter; a seed changes the order of the answers and
+the scores that are drawn. They are measured on the things of the test split. Finished runs are not repeated.
 """
 
 from __future__ import annotations

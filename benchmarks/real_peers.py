@@ -55,6 +55,8 @@ TRAINING = {"SFT": (4, 1), "DPO": (2, 1), "GRPO": (1, 4)}
 LONGER = {"SFT": (2, 1), "DPO": (1, 1), "GRPO": (1, 2)}
 """The same on biographies."""
 GENERATE, FORWARD, VLLM = "transformers' generate", "transformers, a forward pass only", "vLLM"
+TARGETS = {("SFT", TRL): 0.8, ("DPO", TRL): 0.6, ("GRPO", TRL): 0.6, ("tagging", FORWARD): 1 / 0.7}
+"""The most that is aimed at, of the peer's CPU-seconds, by work and peer."""
 QUESTIONS, SAMPLES, TOKENS = 8, 4, 32
 """Questions, samples of each, and tokens of a sample, in sampling."""
 LUQ_SAMPLES = 10
@@ -387,19 +389,30 @@ def lines(rows: Sequence[Mapping[str, Any]]) -> str:
                 f"{cpu['lovec']:.2f}",
                 f"{cpu['peer']:.2f}",
                 f"{cpu['ratio']:.2f} ({low:.2f} to {high:.2f})",
+                _target(row),
                 f"{wall['ratio']:.2f}",
                 f"{memory['ratio']:.2f}" if trained else "-",
                 f"{row['checks']['operations']:.2f}" if trained else "-",
             )
         )
-    heads = ("Work", "Side", "Peer", "CPU-seconds", "peer's", "ratio", "wall time", "memory", "operations")
+    heads = ("Work", "Side", "Peer", "CPU-seconds", "peer's", "ratio", "target", "wall time", "memory", "operations")
     return table(heads, cells)
+
+
+def _target(row: Mapping[str, Any]) -> str:
+    """Return what the ratio of a row is aimed at, and whether it is reached."""
+    target = TARGETS.get((row["work"].partition(",")[0], row["peer"]))
+    if target is None:
+        return "-"
+    return f"{target:.2f}: {'reached' if row['cpu']['ratio'] <= target else '**missed**'}"
 
 
 def page(text: str, results: Mapping[str, Any]) -> str:
     """Return the page with the table of these results."""
-    note = f"Medians of {min(row['rounds'] for row in results['comparisons'])} rounds. {versions_text(results)}."
-    return replace_between(text, BEGIN, END, f"{lines(results['comparisons'])}\n\n{note}")
+    order = names(Path()).index
+    rows = sorted(results["comparisons"], key=lambda row: order(row["work"]))
+    note = f"Medians of {min(row['rounds'] for row in rows)} rounds. {versions_text(results)}."
+    return replace_between(text, BEGIN, END, f"{lines(rows)}\n\n{note}")
 
 
 def write_page() -> None:

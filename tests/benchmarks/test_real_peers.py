@@ -101,4 +101,12 @@ def test_the_page_is_that_of_the_results():
         assert row["rounds"] >= 7
         if row["peer"] == real_peers.TRL:
             assert row["checks"]["gradient"] <= 1e-5 and row["checks"]["weights"] == 0
-            assert row["cpu"]["ratio"] < (0.8 if row["work"].startswith("SFT") else 0.6)
+
+
+def test_targets_are_said_to_be_reached_or_missed():
+    row = {"lovec": "lovec", "peer": "TRL", "checks": {"operations": 0.5}}
+    row |= {what: {"lovec": 1.0, "peer": 2.0, "ratio": 0.7, "range": [0.6, 0.8]} for what in ("cpu", "wall", "memory")}
+    text = real_peers.lines([row | {"work": "SFT, cities"}, row | {"work": "DPO, biographies"}])
+    assert "| 0.70 (0.60 to 0.80) | 0.80: reached |" in text and "| 0.60: **missed** |" in text
+    sampled = real_peers.lines([row | {"work": "sampling", "peer": "vLLM", "checks": {"same": 1.0}}])
+    assert "| 0.70 (0.60 to 0.80) | - |" in sampled

@@ -58,7 +58,7 @@ BESIDE = {
     "answers": "beside eight answers to one request",
 }
 AT_ONCE = 20
-MORE = 4
+MORE = 8
 """How many times as many questions are asked with several streams as with one; otherwise a measurement would last a
 second."""
 SERVER = (
@@ -540,7 +540,7 @@ def main() -> None:
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS, help="what lovec scores")
     parser.add_argument("--streams", type=int, nargs="+", default=STREAMS, help="requests at a time")
     parser.add_argument("--tokens", type=int, default=256, help="the most tokens of an answer")
-    parser.add_argument("--requests", type=int, default=32, help="requests with one stream; more with several")
+    parser.add_argument("--requests", type=int, default=16, help="requests with one stream; more with several")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--waits", type=int, default=10, help="measurements of the time to a first sentence")
     parser.add_argument("--disconnects", type=int, default=200, help="clients that leave while they are answered")

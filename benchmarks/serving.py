@@ -2,6 +2,7 @@
 
     python benchmarks/serving.py --adapter runs/sft/adapter   # -> benchmarks/results/serving.json and a page
     python benchmarks/serving.py --model smollm2 --adapter lovec/datasets/atlas/adapter --requests 4 --rounds 7
+    python benchmarks/serving.py --adapter ADAPTER --streams 32   # this number anew; rates at others are kept
     python benchmarks/serving.py --page                       # only write the page from that file
 
 vLLM is run by this Python, or by the one that $VLLM_PYTHON names (`make vllm-env`). The adapter is one of ``--model``,
@@ -25,13 +26,15 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from common import ROOT, provenance, read_json, versions_text, write_json
 from servers import VLLM_SETTINGS, free_address, started, vllm_command
+
+from lovec.core.notices import counted
 
 RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "results" / "serving.md"
@@ -50,6 +53,8 @@ SERVED = "served"
 WORLD, REAL = "world", "smollm2"
 FILES = {WORLD: RESULTS / "serving.json", REAL: RESULTS / "serving-smollm2.json"}
 """The results of each model."""
+MEASURED = ("rates", "waits", "differences", "left")
+"""What is measured; all else in a file says when and on what."""
 LEAST_RATIO, MOST_WAIT = 0.9, 1.5
 """What is aimed at: requests per second by those of vLLM alone, and the wait beside a long request by that without."""
 BESIDE = {
@@ -395,8 +400,9 @@ async def measure(
         before = state_of(watched)
         await bench.leave(flags.disconnects)
         left = {"times": flags.disconnects, "server": flags.ways[0], "before": before, "after": state_of(watched)}
-    found = {"rates": rates, "waits": waits, "differences": gaps, "left": left}
-    return {"requests": flags.requests, "rounds": flags.rounds, "most_tokens": flags.tokens, **found}
+    asked = {"rounds": flags.rounds, "most_tokens": flags.tokens}
+    rates = [row | asked | {"requests": bench.requests(row["streams"])} for row in rates]
+    return {"rates": rates, "waits": waits, "differences": gaps, "left": left}
 
 
 def run(flags: argparse.Namespace) -> dict[str, Any]:
@@ -421,6 +427,15 @@ def run(flags: argparse.Namespace) -> dict[str, Any]:
             log, address = out / f"{name}.log", addresses[name]
             groups[name] = stack.enter_context(started(command, log, address, SETTINGS)).pid
         return asyncio.run(measure(flags, out / "model", addresses, groups))
+
+
+def with_earlier(found: Mapping[str, Any], earlier: Mapping[str, Any]) -> dict[str, Any]:
+    """Return new results with the rates of earlier ones at other numbers of streams; each row says where it is from."""
+    origin = {name: value for name, value in found.items() if name not in MEASURED}
+    rows = [row | {"origin": origin} for row in found["rates"]]
+    streams = {row["streams"] for row in rows}
+    rows += [row for row in earlier.get("rates", ()) if row["streams"] not in streams]
+    return {**found, "rates": sorted(rows, key=lambda row: row["streams"])}
 
 
 def page(results: Mapping[str, Any]) -> str:
@@ -455,10 +470,7 @@ def _model_lines(name: str, found: Mapping[str, Any]) -> Iterator[str]:
     titles = {WORLD: "The embedded world's model", REAL: "SmolLM2-135M-Instruct"}
     notes = {WORLD: "It is so small that a request costs vLLM as much as many tokens.", REAL: "In float32."}
     yield from ("", f"## {titles[name]}", "")
-    yield (
-        f"{notes[name]} {found['requests']} requests with one stream and {MORE * found['requests']} with several, at "
-        f"most {found.get('most_tokens', 256)} tokens each, {found['rounds']} rounds in turns. {versions_text(found)}."
-    )
+    yield f"{notes[name]} Requests take turns. {_asked(found['rates'])}. All else: {versions_text(found)}."
     yield from (
         "",
         "| Streams | Server | requests/s | share of vLLM's rate | calls of vLLM per request "
@@ -514,17 +526,22 @@ def _model_lines(name: str, found: Mapping[str, Any]) -> Iterator[str]:
     )
 
 
+def _asked(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Say how much was asked at each number of streams, and when."""
+    asked = {
+        row["streams"]: f"{row['requests']} requests of at most {row['most_tokens']} tokens in {row['rounds']} rounds, "
+        f"{row['origin']['date']}, commit {row['origin']['commit']}"
+        for row in rows
+    }
+    return "; ".join(f"{counted(streams, 'stream')}: {text}" for streams, text in asked.items())
+
+
 def _beside(found: Mapping[str, Any]) -> str:
-    """Say what lovec reaches of vLLM with the same log-probabilities, or that this was not measured yet."""
+    """Say what lovec reaches of vLLM with the same log-probabilities."""
     rows = [row for row in found["rates"] if "of_named" in row]
-    if rows:
-        shares = ", ".join(_ratio(row["of_named"]) for row in rows)
-        streams = ", ".join(str(row["streams"]) for row in rows)
-        return f"Of the rate of vLLM alone with the same log-probabilities, lovec has {shares} at {streams} streams."
-    return (
-        "**These figures are older than the present code**, which takes first tokens from the stream and asks a prompt "
-        "only where a score that begins like another one is not in it."
-    )
+    shares = ", ".join(_ratio(row["of_named"]) for row in rows)
+    streams = ", ".join(str(row["streams"]) for row in rows)
+    return f"Of the rate of vLLM alone with the same log-probabilities, lovec has {shares} at {streams} streams."
 
 
 def _ratio(row: Mapping[str, Any]) -> str:
@@ -552,7 +569,9 @@ def main() -> None:
             parser.error("--adapter is missing: give one of --model")
         origin = provenance()
         origin["versions"]["vllm"] = vllm_version(VLLM_PYTHON)
-        write_json(FILES[flags.model], origin | run(flags))
+        file = FILES[flags.model]
+        found = origin | run(flags)
+        write_json(file, with_earlier(found, read_json(file) if file.exists() else {}))
     PAGE.write_text(page({name: read_json(file) for name, file in FILES.items() if file.exists()}), encoding="utf-8")
 
 

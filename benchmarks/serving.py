@@ -450,7 +450,8 @@ def _lines(results: Mapping[str, Any]) -> Iterator[str]:
         "behind it, against that server alone: the same weights (an adapter merged with its base), the same prompts, "
         "greedy answers as streams. Ratios are paired: of the same requests in the same round, medians over rounds, in "
         "brackets the range. Client and servers share the machine's cores. What other programs do on it changes how "
-        "long requests take, and processor time less."
+        "long requests take, and processor time less; the machine itself is not as fast every day, so only shares, not "
+        "rates, can be compared between numbers of streams that were measured on different days."
     )
     yield from ("", "What lovec scores at the tags of an answer is", "")
     yield from (
@@ -537,8 +538,13 @@ def _asked(rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _beside(found: Mapping[str, Any]) -> str:
-    """Say what lovec reaches of vLLM with the same log-probabilities."""
+    """Say what lovec reaches of vLLM with the same log-probabilities, or that this was not measured yet."""
     rows = [row for row in found["rates"] if "of_named" in row]
+    if not rows:
+        return (
+            "**These figures are older than the present code**, which takes first tokens from the stream and asks a "
+            "prompt only where a score that begins like another one is not in it."
+        )
     shares = ", ".join(_ratio(row["of_named"]) for row in rows)
     streams = ", ".join(str(row["streams"]) for row in rows)
     return f"Of the rate of vLLM alone with the same log-probabilities, lovec has {shares} at {streams} streams."

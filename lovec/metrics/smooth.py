@@ -5,8 +5,6 @@ Blasiok and Nakkiran (2024), "Smooth ECE: principled reliability diagrams via ke
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -79,7 +77,7 @@ def _integral(modes: Tensor, bandwidth: Tensor) -> Tensor:
     """
     steps = (8.0 / bandwidth).log2().ceil().exp2().clamp(_COARSEST, _FINEST)
     area = torch.full_like(bandwidth, float("nan"))
-    for number in steps.unique().tolist():
+    for number in sorted(set(steps.tolist())):
         rows = steps == number
         area[rows] = _integral_in_steps(modes[rows, : int(number) + 1], bandwidth[rows], int(number))
     return area

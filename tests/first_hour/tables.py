@@ -242,8 +242,8 @@ def option(words: list[str], name: str) -> str | None:
 def quick_words(words: list[str], model: str, seen: set[tuple[str, ...]]) -> list[str] | None:
     """Return the words of a command for the quick form, or None where a like command has run already.
 
-    Training and testing run once per recipe, on a few records and a tiny model; the server, sweeps and the demo, which
-    take their time, not at all.
+    Training and testing run once per recipe, on a few records and a tiny model; intervals are of few draws; the server,
+    sweeps and the demo, which take their time, do not run at all.
 
     Args:
         words: the command line behind ``lovec``.
@@ -255,6 +255,8 @@ def quick_words(words: list[str], model: str, seen: set[tuple[str, ...]]) -> lis
         return None
     if command == "calibrate" and words[1].startswith("runs/") and "--data" not in words:
         return [*words, "--data", "labels.jsonl"]  # the run was on records of the tests
+    if command == "score" or (command == "calibrate" and not words[1].startswith("runs/")):
+        return words if "--draws" in words else [*words, "--draws", "50"]
     if command not in ("fit", "test", "validate", "predict"):
         return words
     kind = (command, str(option(words, "--config")), str(option(words, "--model")))

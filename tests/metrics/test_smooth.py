@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from lovec.metrics.functional import ece_m
-from lovec.metrics.smooth import smooth_ece
+from lovec.metrics.smooth import smooth_ece, smooth_ece_of
+from lovec.metrics.weighted import PairLayout, WeightedPairs
 from lovec.types import LovecError
 
 
@@ -54,6 +55,18 @@ def test_the_bandwidth_is_found_whatever_the_data():
         )
         own = smooth_ece(c, f).item()
         assert smooth_ece(c, f, max(own, 1e-3)).item() == pytest.approx(own, abs=1e-6)
+
+
+def test_a_draw_has_the_value_that_it_has_alone():
+    """Each draw has its own bandwidth, and so its own number of steps: those of the others change nothing."""
+    c, f = pairs(200, 100, 0.3)
+    f[:100] = c[:100] + 1e-3 * (1 - 2 * c[:100])  # the first half is nearly calibrated
+    weight = torch.zeros(4, 200, dtype=torch.float64)
+    weight[0, :100], weight[1, 100:], weight[2] = 1, 1, 1
+    found = smooth_ece_of(WeightedPairs(PairLayout.of(c, f), weight))
+    alone = [smooth_ece(c[part], f[part]).item() for part in (slice(100), slice(100, None), slice(None))]
+    assert alone[0] < 0.003 < 0.03 < min(alone[1:])
+    assert found[:3].tolist() == pytest.approx(alone, abs=1e-11) and found[3].isnan()
 
 
 def test_known_values():

@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from lovec.core.signals import terminating
+
 VLLM_SETTINGS = {
     "OMP_NUM_THREADS": "1",  # on matrices of a small model more threads mostly wait
     "HF_HUB_OFFLINE": "1",
@@ -50,6 +52,8 @@ def started(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Run a server until the end of the block, which begins when the server answers its health check.
 
+    A signal that ends this process, SIGTERM among them, ends the server, too.
+
     Args:
         command: what starts it.
         log: file for what it prints.
@@ -59,27 +63,28 @@ def started(
     Raises:
         RuntimeError: it has ended, or does not answer in ten minutes; the error has the end of its log.
     """
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            command, env={**os.environ, **settings}, stdout=output, stderr=output, start_new_session=True
-        )
-    try:
-        deadline = time.monotonic() + _START_S
-        while not is_healthy(f"{address}/health"):
-            if process.poll() is not None or time.monotonic() > deadline:
-                why = f"does not answer in {_START_S} s" if process.poll() is None else "has ended"
-                end = log.read_text(encoding="utf-8", errors="replace")[-3000:]
-                raise RuntimeError(f"the server {why}; the end of {log}:\n{end}")
-            time.sleep(0.5)
-        yield process
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGTERM)
-            try:
-                process.wait(_END_S)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait(_END_S)
+    with terminating():
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                command, env={**os.environ, **settings}, stdout=output, stderr=output, start_new_session=True
+            )
+        try:
+            deadline = time.monotonic() + _START_S
+            while not is_healthy(f"{address}/health"):
+                if process.poll() is not None or time.monotonic() > deadline:
+                    why = f"does not answer in {_START_S} s" if process.poll() is None else "has ended"
+                    end = log.read_text(encoding="utf-8", errors="replace")[-3000:]
+                    raise RuntimeError(f"the server {why}; the end of {log}:\n{end}")
+                time.sleep(0.5)
+            yield process
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGTERM)
+                try:
+                    process.wait(_END_S)
+                except subprocess.TimeoutExpired:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait(_END_S)
 
 
 def is_healthy(address: str) -> bool:

@@ -249,6 +249,7 @@ class Bench:
                     rates[name].append(rate)
                     behind[name].append(seconds_of(groups["bare"]) - begun[0])
                     own[name].append(0.0 if name in ALONE else seconds_of(groups[name]) - begun[1])
+                    print(f"{streams} streams, round {number + 1}/{rounds}, {name}: {rate:.2f} requests/s", flush=True)
             answers = self.requests(streams)
             for name in names:
                 rows.append(

@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from scripts import load_script
 
 servers = load_script("servers")
+
+BENCHMARK = """
+import sys, time
+from pathlib import Path
+from servers import free_address, started
+address = free_address()
+Path("health").touch()
+command = [sys.executable, "-m", "http.server", "--bind", "127.0.0.1", address.rpartition(":")[2]]
+with started(command, Path("log"), address, {}):
+    print(address, flush=True)
+    time.sleep(600)
+"""
 
 
 def test_a_server_is_up_in_the_block_and_gone_after_it(tmp_path):
@@ -31,6 +46,18 @@ def test_a_server_that_ends_shows_the_end_of_its_log(tmp_path):
         with servers.started(command, log, servers.free_address(), {"WHAT": "weights"}):
             pass
     assert "WHAT" not in os.environ
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "Ctrl-C"])
+def test_a_benchmark_that_is_killed_leaves_no_server(number, tmp_path):
+    path = {**os.environ, "PYTHONPATH": str(Path(servers.__file__).parent)}
+    command = [sys.executable, "-c", BENCHMARK]
+    with subprocess.Popen(command, cwd=tmp_path, env=path, stdout=subprocess.PIPE, text=True) as benchmark:
+        address = benchmark.stdout.readline().strip()
+        assert servers.is_healthy(f"{address}/health")
+        benchmark.send_signal(number)
+        assert benchmark.wait(60) != 0
+    assert not servers.is_healthy(f"{address}/health")
 
 
 def test_the_command_of_vllm():

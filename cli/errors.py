@@ -117,7 +117,7 @@ def error_of_own_file(error: BaseException | None) -> UsageError | None:
     Args:
         error: at the end of a chain of ``raise ... from``.
     """
-    from .sourcecode import is_own_file
+    from lovec.core.own_code import is_own_file
 
     while error is not None:
         frames = traceback.walk_tb(error.__traceback__)

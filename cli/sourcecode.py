@@ -6,12 +6,10 @@ Importing torch and Lightning takes seconds, reading their files hundredths of o
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
-from importlib.machinery import ModuleSpec
-from importlib.util import find_spec, resolve_name
+from importlib.util import find_spec
 from pathlib import Path
-from sysconfig import get_path
 from typing import TypeAlias
 
 import lovec
@@ -124,66 +122,6 @@ def exported(package: str) -> list[str]:
         elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith(package):
             names += [alias.asname or alias.name for alias in node.names]
     return [*(name for name in names if name[:1].isupper()), *plugins(package)]
-
-
-def own_files(modules: Iterable[str]) -> list[Path]:
-    """Return the files of modules that are the user's own, and of those among the modules that they import.
-
-    Modules of lovec, of Python and of installed packages are left out.
-
-    Args:
-        modules: names of modules.
-    """
-    found: dict[str, Path | None] = {}
-    waiting = [*modules]
-    while waiting:
-        parts = waiting.pop().split(".")
-        if not _is_own(parts[0]):
-            continue
-        for name in (".".join(parts[:number]) for number in range(1, len(parts) + 1)):
-            if name in found:
-                continue
-            spec = _spec(name)
-            found[name] = path = Path(spec.origin) if spec and spec.has_location and spec.origin else None
-            if path is not None and path.suffix == ".py":
-                waiting += _imported(path, name if path.stem == "__init__" else name.rpartition(".")[0])
-    return sorted({path for path in found.values() if path is not None})
-
-
-def is_own_file(name: str) -> bool:
-    """Return whether a file or folder is there and is neither of lovec nor of Python nor of an installed package."""
-    path, homes = Path(name), (get_path("stdlib"), Path(lovec.__file__).parent, Path(__file__).parent)
-    installed = {"site-packages", "dist-packages"} & {*path.parts}
-    return path.exists() and not installed and not any(path.is_relative_to(home) for home in homes)
-
-
-def _is_own(top: str) -> bool:
-    """Return whether a module or a package is the user's own."""
-    if (spec := _spec(top)) is None:
-        return False
-    places = [spec.origin] if spec.has_location and spec.origin else [*(spec.submodule_search_locations or ())]
-    return any(map(is_own_file, places))
-
-
-def _spec(name: str) -> ModuleSpec | None:
-    try:
-        return find_spec(name)
-    except Exception:  # it is no module, or whatever the package that it would lie in raises
-        return None
-
-
-def _imported(file: Path, package: str) -> Iterator[str]:
-    """Yield the names of modules that a file imports, and of what it imports from them, which may be modules."""
-    try:
-        tree = ast.parse(file.read_bytes())
-    except (SyntaxError, ValueError):  # whoever imports it will say so
-        return
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.level <= package.count(".") + bool(package):
-            module = resolve_name("." * node.level + (node.module or ""), package or None)
-            yield from (f"{module}.{alias.name}" for alias in node.names)
 
 
 def _split(path: str) -> tuple[str, str]:

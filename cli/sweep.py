@@ -21,6 +21,7 @@ import yaml
 from lovec.core.files import check_writable, write_text
 from lovec.core.hub import adapter_folder
 from lovec.core.notices import counted
+from lovec.core.own_code import own_files
 from lovec.core.provenance import file_digest, text_digest, weights_of
 from lovec.core.settings import check_count, check_seed
 from lovec.metrics.results import Results, read_results, write_results
@@ -31,7 +32,6 @@ from .arguments import value_of
 from .console import check_folder_name, is_first_process, locked, quiet, say, say_next, texts_in
 from .errors import UsageError
 from .parser import OneLineParser
-from .sourcecode import own_files
 
 BASE = "base"
 """Label of the recipe without changes."""

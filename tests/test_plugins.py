@@ -7,11 +7,15 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from forks import Fork
 
+from lovec.cli import main
+from lovec.core.plugins import plugins
 from lovec.datasets.jsonl import read_records, write_records
 from lovec.types import Record, Sentence
 
@@ -42,13 +46,29 @@ def project(name: str, **groups: str) -> str:
 
 
 def runner(site: Path, cwd: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Run lovec in a process that sees the packages of a folder."""
-    path = os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
+    """Run lovec in a process that sees the packages of a folder: a copy of this one, or with ``anew`` a new Python.
 
-    def run(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "lovec", *words]
-        env = {**os.environ, "PYTHONPATH": path, "LOVEC_DEBUG": ""}
-        return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=env)
+    What goes through Python's warnings is seen of a new one only: the tests catch those of their own process.
+    """
+
+    def run(*words: str, anew: bool = False) -> subprocess.CompletedProcess[str]:
+        if anew:
+            path = os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
+            env = {**os.environ, "PYTHONPATH": path, "LOVEC_DEBUG": ""}
+            command = [sys.executable, "-m", "lovec", *words]
+            return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=env)
+
+        def work() -> int:
+            os.chdir(cwd)
+            sys.path.insert(0, str(site))
+            plugins.cache_clear()
+            return main(list(words))
+
+        with tempfile.TemporaryFile("w+", encoding="utf-8") as errors:
+            with Fork(work, {"LOVEC_DEBUG": ""}, stderr=errors) as fork:
+                printed = fork.stdout.read()
+            errors.seek(0)
+            return subprocess.CompletedProcess(words, fork.returncode, printed, errors.read())
 
     return run
 
@@ -73,7 +93,7 @@ def test_a_command_of_a_package_is_listed_and_runs(lovec, tmp_path):
     (tmp_path / "posts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     listed = lovec("--help").stdout
     assert "  longest    tells by the length of a sentence whether it is true (lovec-myoracle 1.0)\n" in listed
-    done = lovec("longest", "posts.jsonl")
+    done = lovec("longest", "posts.jsonl", anew=True)
     assert (done.returncode, done.stdout) == (0, "Ada.\n"), done.stderr
     assert "1 rows read as forum posts: 1 records" in done.stderr
     done = lovec("longest", "--fast")
@@ -193,7 +213,7 @@ def test_other_commands_work_beside_a_broken_package(broken, tmp_path):
     lovec = runner(broken, tmp_path)
     assert "  torn       a small test (lovec-torn 2.1)\n" in lovec("--help").stdout
     (tmp_path / "rows.jsonl").write_text(json.dumps({"prompt": "Who?", "response": "Ada.", "label": 1}))
-    done = lovec("label", "--answers", "rows.jsonl", "--stages", "sentences")
+    done = lovec("label", "--answers", "rows.jsonl", "--stages", "sentences", anew=True)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("cannot be used") == 1 and "is of lovec-" in done.stderr
     done = lovec("word")

@@ -16,6 +16,7 @@ from lovec.baselines import Baseline, BaselineResources
 from lovec.baselines.identity import UntoldSettings, answer_part, parts_digest, resources_part, told_settings
 from lovec.baselines.kept import KeptFiles
 from lovec.core.hub import adapter_folder
+from lovec.core.own_code import own_files
 from lovec.core.provenance import adapter_options, file_digest, text_digest
 from lovec.core.stopwatch import Stopwatch
 from lovec.datasets.jsonl import json_line, record_from_dict, record_to_dict
@@ -166,16 +167,18 @@ class ResumingTagger:
 def _code(*objects: Any) -> list[str]:
     """Return digests of the files that define the classes of objects, and the classes that these are made from.
 
+    With them go the user's own modules that these files import.
+
     Raises:
         UntoldSettings: there is no such file, as of a class of a notebook, or it was written since this module was
             imported, so that it may not be what runs.
     """
     modules = {kind.__module__ for made in objects for kind in type(made).__mro__} - {"builtins", "typing"}
+    files = {Path(getattr(sys.modules.get(name), "__file__", None) or name) for name in modules}
     digests = []
-    for name in modules:
-        path = getattr(sys.modules.get(name), "__file__", None)
-        if path is None or not Path(path).is_file() or Path(path).stat().st_mtime >= _IMPORTED:
-            raise UntoldSettings(f"the code of {name} is not known")
+    for path in files.union(own_files(modules)):
+        if not path.is_file() or path.stat().st_mtime >= _IMPORTED:
+            raise UntoldSettings(f"the code of {path} is not known")
         digests.append(file_digest(path))
     return sorted(digests)
 

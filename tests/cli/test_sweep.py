@@ -20,8 +20,8 @@ from tinyrun import records, tiny
 from lovec.cli import main
 from lovec.cli.arguments import value_of
 from lovec.cli.errors import UsageError
-from lovec.cli.sourcecode import own_files
 from lovec.cli.sweep import VariedOption, plan, read_seeds, read_varied, sweep
+from lovec.core.own_code import is_own_file, own_files
 from lovec.datasets.jsonl import write_records
 from lovec.metrics.results import read_results
 from lovec.reports.diagnostic_tables import sweep_table
@@ -268,6 +268,7 @@ def test_other_code_of_a_class_of_the_users_own_is_another_run(here):
         folders.add(plan([*GRPO, "--model.reward", "my_reward.Mine"], [], here)[0].folder)
         assert len(folders) == min(number, 6), name
     assert {file.name for file in own_files(["lovec.modules", "torch", "os", "my_other"])} == {"my_other.py"}
+    assert not is_own_file(sys.modules["lovec.cli"].__file__) and is_own_file("my_other.py")
 
 
 @pytest.mark.parametrize(

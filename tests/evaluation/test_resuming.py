@@ -222,6 +222,27 @@ def test_a_baseline_whose_code_was_changed_judges_anew(
     assert first == other and not set(first) & set(same)
 
 
+def test_code_that_its_file_imports_is_told_from_other_code(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    parts, judges = tmp_path / "parts_of_it", []
+    parts.mkdir()
+    for number in (1, 1, 2):
+        (parts / "deeper.py").write_text(f"LEVEL = {number}\n")
+        (tmp_path / "helper.py").write_text("from parts_of_it.deeper import LEVEL\n")
+        for path in (parts / "deeper.py", tmp_path / "helper.py"):
+            os.utime(path, (_IMPORTED - 100, _IMPORTED - 100))
+        judges.append(stopped(tmp_path, model, own_code(tmp_path, f"import helper\n{CODE}")))
+    first, same, other = judges
+    assert first == other and not set(first) & set(same)
+    os.utime(tmp_path / "helper.py", (_IMPORTED + 1, _IMPORTED + 1))
+    before = kept_in(tmp_path)
+    assert stopped(tmp_path, model, own_code(tmp_path, f"import helper\n{CODE}")) == first
+    assert kept_in(tmp_path) == before, "what runs may be older than the file"
+
+
 @pytest.mark.parametrize("where", ["file that is new", "notebook"])
 def test_code_that_may_not_be_what_runs_keeps_nothing(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str

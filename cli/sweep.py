@@ -21,7 +21,7 @@ import yaml
 from lovec.core.files import check_writable, write_text
 from lovec.core.hub import adapter_folder
 from lovec.core.notices import counted
-from lovec.core.own_code import own_files
+from lovec.core.own_code import own_modules
 from lovec.core.provenance import file_digest, text_digest, weights_of
 from lovec.core.settings import check_count, check_seed
 from lovec.metrics.results import Results, read_results, write_results
@@ -353,8 +353,8 @@ def _digest(settings: dict[str, Any], seed: int) -> str:
     folders = {text: weights_of(adapter_folder(text)) for text in named if os.path.isdir(text)}
     others = [text for text in (*texts_in(settings.get("data", {})), *named) if text and not folders.get(text)]
     inputs = (path for text in others for path in (text, *sorted(glob(f"{escape(text)}/*"))) if os.path.isfile(path))
-    code = own_files(path.rpartition(".")[0] for path in _classes_in(settings))
-    paths = (*inputs, *map(str, code))
+    code = own_modules(path.rpartition(".")[0] for path in _classes_in(settings))
+    paths = (*inputs, *sorted(map(str, code.values())))
     found = ((path, os.stat(path)) for path in paths)
     contents = (_content(path, state.st_size, state.st_mtime_ns) for path, state in found)
     return text_digest([decisive, str(weights), *filter(None, folders.values()), *contents])[:12]

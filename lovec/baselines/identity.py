@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import json
+import sys
+import time
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import asdict, fields, is_dataclass
 from functools import cached_property
 from inspect import isroutine
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
 from torch import nn
 
 from lovec.baselines.base import BaselineResources
-from lovec.core.provenance import text_digest, weights_digest, weights_of
+from lovec.core.own_code import own_modules
+from lovec.core.provenance import file_digest, text_digest, weights_digest, weights_of
 from lovec.core.settings import decisive_arguments
 from lovec.datasets.jsonl import record_to_dict
 from lovec.policy.fingerprint import prompt_part
 from lovec.types import LovecError, Record
 
+_IMPORTED = time.time()
 _PLAIN = (str, int, float, bool, type(None))
 
 
 class UntoldSettings(LovecError):
-    """An object cannot say all that it was made with, so it cannot be told from others of its class."""
+    """An object cannot say all that it was made with, or its code is not known: it cannot be told from others."""
 
 
 def resources_part(base: str, resources: BaselineResources, adapter: str | None) -> dict[str, Any]:
@@ -59,6 +63,22 @@ def answer_part(record: Record, labels: bool) -> dict[str, Any]:
 def parts_digest(parts: Iterable[Mapping[str, Any]]) -> str:
     """Return 32 hexadecimal digits that tell values of JSON from others."""
     return text_digest(json.dumps(part, sort_keys=True, default=str) for part in parts)[:32]
+
+
+def code_part(modules: Iterable[str]) -> dict[str, str]:
+    """Return digests of the files of modules, and of what these import of the user's own, by module.
+
+    Raises:
+        UntoldSettings: a module has no file, as a notebook, or it was written since this module was imported, so that
+            it may not be what runs.
+    """
+    files = {name: getattr(sys.modules.get(name), "__file__", None) for name in modules}
+    digests = {}
+    for name, path in (own_modules(files) | files).items():
+        if path is None or not Path(path).is_file() or Path(path).stat().st_mtime >= _IMPORTED:
+            raise UntoldSettings(f"the code of {name} is not known")
+        digests[name] = file_digest(path)
+    return digests
 
 
 def class_name(value: Any) -> str:

@@ -4,17 +4,40 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from importlib.util import find_spec, resolve_name
 from pathlib import Path
 from sysconfig import get_path
+from typing import Any
 
 import lovec
+from lovec.core.provenance import file_digest
 
 
-def own_files(modules: Iterable[str]) -> list[Path]:
-    """Return the files of modules that are the user's own, and of those among the modules that they import.
+def own_code(settings: Any) -> dict[str, str]:
+    """Return digests of the user's own code that settings name, and of what this code imports, by module.
+
+    Args:
+        settings: plain values; among them import paths of classes and functions, which have been imported.
+    """
+    return {name: file_digest(path) for name, path in own_modules(named_modules(settings)).items()}
+
+
+def named_modules(settings: Any) -> set[str]:
+    """Return the imported modules of the import paths in plain values."""
+    if isinstance(settings, str):
+        parts = settings.split(".")
+        if not all(part.isidentifier() or part == "<locals>" for part in parts):
+            return set()
+        return {".".join(parts[:number]) for number in range(1, len(parts))} & sys.modules.keys()
+    if isinstance(settings, Mapping):
+        settings = list(settings.values())
+    return set().union(*map(named_modules, settings if isinstance(settings, list | tuple) else ()))
+
+
+def own_modules(modules: Iterable[str]) -> dict[str, Path]:
+    """Return the files of modules that are the user's own, and of those among the modules that they import, by module.
 
     Args:
         modules: names of modules, imported or not; ``__main__`` is the program that runs.
@@ -31,7 +54,7 @@ def own_files(modules: Iterable[str]) -> list[Path]:
             found[name] = path = _file(name)
             if path is not None and path.suffix == ".py":
                 waiting += _imported(path, name if path.stem == "__init__" else name.rpartition(".")[0])
-    return sorted({path for path in found.values() if path is not None})
+    return {name: path for name, path in sorted(found.items()) if path is not None}
 
 
 def is_own_file(name: str) -> bool:

@@ -63,6 +63,9 @@ _SAID = {
 PROVENANCE = "provenance"
 """Name of what decides scores among the settings of an origin."""
 
+CODE = "code"
+"""Name of the user's own code among the settings of an origin: digests by module."""
+
 WAS_IS = "{name} was {one}, is {other}"
 """How a difference between what was and what is now is said."""
 
@@ -201,7 +204,7 @@ class Origin:
         """Return how another origin differs from this one, in words that follow "made with"; "" where it does not.
 
         What is missing is null: a setting that there was not yet, or that has another name now. What decides scores is
-        compared as far as both know it: a file of an earlier version of lovec may not.
+        compared as far as both know it, and so is the user's own code: a file of an earlier version of lovec may not.
 
         Args:
             other: what it is compared with.
@@ -212,6 +215,8 @@ class Origin:
         settings: dict[str, str] = {}
         if None not in decisive:
             settings = Provenance.from_dict(decisive[0]).changes(Provenance.from_dict(decisive[1]), phrase)
+        code = {CODE: one.pop(CODE, None)}, {CODE: two.pop(CODE, None)}
+        settings |= {} if None in (code[0][CODE], code[1][CODE]) else changes(*code, phrase)
         settings |= changes(one, two, phrase)  # an option is named as it was given, not as it took effect
         source = changes(self.source, other.source, phrase)
         found = [f"another input ({'; '.join(source.values())})"] if source else []

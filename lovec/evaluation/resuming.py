@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -13,11 +11,17 @@ from typing import Any, NamedTuple
 from lightning.pytorch.utilities import rank_zero_info
 
 from lovec.baselines import Baseline, BaselineResources
-from lovec.baselines.identity import UntoldSettings, answer_part, parts_digest, resources_part, told_settings
+from lovec.baselines.identity import (
+    UntoldSettings,
+    answer_part,
+    code_part,
+    parts_digest,
+    resources_part,
+    told_settings,
+)
 from lovec.baselines.kept import KeptFiles
 from lovec.core.hub import adapter_folder
-from lovec.core.own_code import own_files
-from lovec.core.provenance import adapter_options, file_digest, text_digest
+from lovec.core.provenance import adapter_options, text_digest
 from lovec.core.stopwatch import Stopwatch
 from lovec.datasets.jsonl import json_line, record_from_dict, record_to_dict
 from lovec.evaluation.evaluator import checked_answers
@@ -25,7 +29,6 @@ from lovec.policy import Policy
 from lovec.policy.fingerprint import loaded_digest
 from lovec.types import LovecError, Record, Tagger
 
-_IMPORTED = time.time()
 _TOKENS = "prefill_tokens"
 
 
@@ -170,17 +173,10 @@ def _code(*objects: Any) -> list[str]:
     With them go the user's own modules that these files import.
 
     Raises:
-        UntoldSettings: there is no such file, as of a class of a notebook, or it was written since this module was
-            imported, so that it may not be what runs.
+        UntoldSettings: what runs is not known, see ``code_part``.
     """
     modules = {kind.__module__ for made in objects for kind in type(made).__mro__} - {"builtins", "typing"}
-    files = {Path(getattr(sys.modules.get(name), "__file__", None) or name) for name in modules}
-    digests = []
-    for path in files.union(own_files(modules)):
-        if not path.is_file() or path.stat().st_mtime >= _IMPORTED:
-            raise UntoldSettings(f"the code of {path} is not known")
-        digests.append(file_digest(path))
-    return sorted(digests)
+    return sorted(code_part(modules).values())
 
 
 def _read(files: KeptFiles) -> dict[str, _Kept]:

@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any, BinaryIO, Protocol, TypeAlias
 
 from lovec.core.files import read_json, write_text
+from lovec.core.own_code import own_code
 from lovec.core.plain import checked_integer, checked_list, checked_number, checked_object, checked_text, wrong
-from lovec.core.provenance import Origin
+from lovec.core.provenance import CODE, Origin
 from lovec.core.settings import Count, checked
 from lovec.datasets.jsonl import json_line, record_to_dict
 from lovec.datasets.layouts import read_any
@@ -187,7 +188,8 @@ def run_stage(
     """
     folder.mkdir(parents=True, exist_ok=True)
     *files, manifest = stage.files(folder)
-    origin = Origin.of(source.identity, stage.settings)
+    code = own_code([source.identity, stage.settings])
+    origin = Origin.of(source.identity, {**stage.settings, **({CODE: code} if code else {})})
     identity = origin.to_dict()
     state: dict[str, Any] = {"identity": identity, "counts": {}, "sizes": [0 for _ in files], "digest": ""}
     if not redo:

@@ -5,17 +5,26 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from lovec.baselines import BaselineResources
-from lovec.baselines.identity import answer_part, class_name, parts_digest, plain_settings, resources_part
+from lovec.baselines.identity import (
+    UntoldSettings,
+    answer_part,
+    class_name,
+    code_part,
+    parts_digest,
+    plain_settings,
+    resources_part,
+)
 from lovec.core.files import write_text
 from lovec.core.hub import adapter_folder
 from lovec.core.notices import counted
+from lovec.core.own_code import named_modules, own_modules
 from lovec.core.progress import doing
 from lovec.core.provenance import adapter_options
 from lovec.core.settings import check_range
@@ -91,10 +100,11 @@ class StoredTeacher(Teacher):
     """A teacher whose estimates take time, and are therefore kept in a file.
 
     The name of the file is a digest of all that the estimates depend on: the teacher and its settings, the weights of
-    base and adapter, the prompts, the settings of samples, and the answers. The options of the adapter stand in the
-    file: ``{"adapter": options, "estimates": rows}``; files of earlier versions hold the rows alone. A second run with
-    the same ones reads the file. It is written whole or not at all. A subclass overrides ``settings`` and ``estimate``,
-    and ``adapter`` and ``lasting`` where it needs to.
+    base and adapter, the prompts, the settings of samples, the answers, and the user's own code among them. The options
+    of the adapter stand in the file: ``{"adapter": options, "estimates": rows}``; files of earlier versions hold the
+    rows alone. A second run with the same ones reads the file. It is written whole or not at all. Nothing is kept where
+    a class stands in a notebook, or its file was changed while this process ran. A subclass overrides ``settings`` and
+    ``estimate``, and ``adapter`` and ``lasting`` where it needs to.
     """
 
     @property
@@ -120,7 +130,9 @@ class StoredTeacher(Teacher):
         Raises:
             LovecError: the teacher returned something other than one number in [0, 1], or None, for every sentence.
         """
-        path = None if resources.folder is None else resources.folder / f"{self.digest(records, resources)}.json"
+        path = None
+        with suppress(UntoldSettings):
+            path = None if resources.folder is None else resources.folder / f"{self.digest(records, resources)}.json"
         sizes = [len(record.sentences) for record in records]
         adapter = self._folder(resources)
         options = {} if adapter is None else adapter_options(Path(adapter))
@@ -140,17 +152,25 @@ class StoredTeacher(Teacher):
         for value in (value for row in rows for value in row):
             check_range(f"an estimate of the teacher {name}", value, at_least=0, at_most=1)
         rows = plain_numbers(rows)
-        if path is not None and all(resources.gather(self.lasting(resources))) and resources.rank == 0:
+        keeps = resources.folder is not None
+        if keeps and all(resources.gather(path and self.lasting(resources))) and path and resources.rank == 0:
             write_text(path, json.dumps({"adapter": options, "estimates": rows}) + "\n")
         return rows
 
     def digest(self, records: Sequence[Record], resources: TeacherResources) -> str:
-        """Return a digest of all that the estimates of records depend on."""
+        """Return a digest of all that the estimates of records depend on.
+
+        Raises:
+            UntoldSettings: the code of a class that has a part in them is not known.
+        """
         parts = resources_part(loaded_digest(resources.policy.model), resources.baselines, self._folder(resources)) | {
             "teacher": class_name(self),
             "settings": dict(self.settings),
             "oracle": plain_settings(resources.oracle),
         }
+        modules = named_modules(parts)
+        code = code_part(own_modules(modules).keys() | modules & {"__main__"})
+        parts |= {"code": code} if code else {}
         return parts_digest(chain([parts], (answer_part(record, self.uses_labels) for record in records)))
 
     def _folder(self, resources: TeacherResources) -> str | None:

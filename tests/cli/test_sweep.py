@@ -21,7 +21,7 @@ from lovec.cli import main
 from lovec.cli.arguments import value_of
 from lovec.cli.errors import UsageError
 from lovec.cli.sweep import VariedOption, plan, read_seeds, read_varied, sweep
-from lovec.core.own_code import is_own_file, own_files
+from lovec.core.own_code import is_own_file, own_modules
 from lovec.datasets.jsonl import write_records
 from lovec.metrics.results import read_results
 from lovec.reports.diagnostic_tables import sweep_table
@@ -267,7 +267,7 @@ def test_other_code_of_a_class_of_the_users_own_is_another_run(here):
         Path(name).write_text(f"{Path(name).read_text()}# changed")
         folders.add(plan([*GRPO, "--model.reward", "my_reward.Mine"], [], here)[0].folder)
         assert len(folders) == min(number, 6), name
-    assert {file.name for file in own_files(["lovec.modules", "torch", "os", "my_other"])} == {"my_other.py"}
+    assert own_modules(["lovec.modules", "torch", "os", "my_other"]) == {"my_other": here / "my_other.py"}
     assert not is_own_file(sys.modules["lovec.cli"].__file__) and is_own_file("my_other.py")
 
 

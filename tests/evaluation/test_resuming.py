@@ -20,10 +20,9 @@ from tinyrun import Rows, module, tiny, trainer
 
 from lovec.baselines import LUQ, Baseline, BaselineResources, Claim, NLIJudge, SelfConsistency, Words
 from lovec.baselines.consistency import SampleBaseline
-from lovec.baselines.identity import UntoldSettings, plain_settings, told_settings
+from lovec.baselines.identity import _IMPORTED, UntoldSettings, plain_settings, told_settings
 from lovec.core.settings import NO_EFFECT, checked
 from lovec.evaluation import Comparison
-from lovec.evaluation.resuming import _IMPORTED
 from lovec.metrics.results import read_results
 from lovec.modules import EvaluationConfig, PolicyConfig
 from lovec.types import LovecError, Record

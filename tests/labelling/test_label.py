@@ -27,6 +27,7 @@ from lovec.datasets.world import EmbeddedWorld
 from lovec.datasets.world.text import FORMS, draw_sentence, set_form
 from lovec.labelling import Answer, AnswerStep, LabelStep, Outcome, Stage, run_stage, stage_file
 from lovec.labelling.data_sets import _identity, data_sets, open_data_set
+from lovec.labelling.sources import input_digest
 from lovec.metrics.results import read_results
 from lovec.oracles import LabelFile, OpenAIOracle
 from lovec.oracles.cache import ReplyCache
@@ -512,6 +513,35 @@ def test_tags_in_given_answers_become_scores_and_no_oracle_sees_them(here):
     ]
     assert made["whole"].answer == "Cy is a cat.\n\nHe sleeps."
     assert made["split"].sentences == (Sentence("Di barks.", 0.5, 0.3, 3),)
+
+
+def test_what_other_code_of_the_users_own_made_is_not_gone_on_with(here, capsys):
+    write_records("mine.jsonl", [Record("a", "Who is Cy?", answer="Cy is a cat.")])
+    Path("own_level.py").write_text("LEVEL = 0.5\n")
+    Path("own_rater.py").write_text(
+        "from collections.abc import Sequence\nfrom lovec.types import Record\nfrom own_level import LEVEL\n"
+        "class Rater:\n"
+        "    def rate(self, records: Sequence[Record]) -> list[list[float | None]]:\n"
+        "        return [[LEVEL] * len(r.sentences) for r in records]\n"
+    )
+    words = ["--answers", "mine.jsonl", "--out", "out", "--oracle", "own_rater.Rater"]
+    assert label(*words) == label(*words) == 0
+    manifest = Path("out/labelled.manifest.json")
+    made = json.loads(manifest.read_text())
+    code = made["identity"]["settings"]["code"]
+    assert list(code) == ["own_level", "own_rater"]
+    Path("own_level.py").write_text("LEVEL = 0.75\n")
+    for name in code:
+        sys.modules.pop(name)
+    assert "made with other settings: code.own_level was" in (line := error_line(capsys, *words)), line
+    assert label(*words, "--redo") == 0
+    (record,) = read_records("out/labelled.jsonl")
+    assert record.sentences[0].factuality == 0.75
+
+    made["digest"] = input_digest(Path("out/labelled.jsonl"))  # that of an earlier version, which did not know the code
+    del made["identity"]["settings"]["code"]
+    manifest.write_text(json.dumps(made))
+    assert label(*words) == 0
 
 
 def test_a_question_loses_what_it_brings_of_an_earlier_answer():

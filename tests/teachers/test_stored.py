@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -14,7 +17,7 @@ import torch
 from tinyrun import loaded, module
 
 from lovec.baselines import LUQ, Baseline, LinearProbe, NLIJudge, Samples, SelfConsistency, Words
-from lovec.baselines.identity import plain_settings
+from lovec.baselines.identity import _IMPORTED, plain_settings
 from lovec.modules import Distil
 from lovec.oracles import OpenAIOracle, SelfJudge
 from lovec.teachers import BaselineTeacher, Estimates, OracleTeacher, Teacher, TeacherResources
@@ -140,6 +143,44 @@ def test_numbers_of_numpy_are_stored_as_plain_ones(resources: TeacherResources) 
             return [[np.float32(0.5), None] for _ in records]
 
     assert Own().estimates([RECORD], resources) == [[0.5, None]]
+
+
+OWN = """
+from lovec.teachers.base import StoredTeacher
+from my_helper import SURE
+
+class Own(StoredTeacher):
+    settings = {}
+
+    def estimate(self, records, resources):
+        return [[SURE for _ in record.sentences] for record in records]
+"""
+
+
+def test_other_code_of_the_users_own_estimates_anew(
+    resources: TeacherResources, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+
+    def estimated(value: float, age: float) -> tuple[float | None, int]:
+        """The estimate of a teacher from files that were written before these tests began, and how many are kept."""
+        (tmp_path / "my_teacher.py").write_text(OWN)
+        (tmp_path / "my_helper.py").write_text(f"SURE = {value}")
+        for name in ("my_teacher", "my_helper"):
+            os.utime(tmp_path / f"{name}.py", (_IMPORTED - age, _IMPORTED - age))
+            sys.modules.pop(name, None)
+        importlib.invalidate_caches()
+        teacher = importlib.import_module("my_teacher").Own()
+        return teacher.estimates([RECORD], resources)[0][0], len(list(folder.glob("*")))
+
+    folder = resources.folder
+    assert folder is not None
+    assert [estimated(value, 100) for value in (0.25, 0.75, 0.25)] == [(0.25, 1), (0.75, 2), (0.25, 2)]
+    assert estimated(0.5, -1) == (0.5, 2), "what runs may be older than the file"
+    (path,) = (path for path in folder.iterdir() if "0.25" in path.read_text())
+    path.write_text(path.read_text().replace("0.25", "0.125"))
+    assert estimated(0.25, 100) == (0.125, 2), "it is read"
 
 
 def test_what_an_oracle_could_not_rate_is_asked_again(resources: TeacherResources) -> None:

@@ -488,11 +488,7 @@ def _model_lines(name: str, found: Mapping[str, Any]) -> Iterator[str]:
         cells = [str(row["streams"]), SERVERS[row["server"]], f"{row['rate']:.2f}", ratio, f"{row['calls']:.1f}"]
         cells += [f"{1000 * row['vllm_seconds']:.0f}", own, share]
         yield f"| {' | '.join(cells)} |"
-    asked = [row["calls"] - 1 for row in found["rates"] if row["server"] == "prefix"]
-    if asked:
-        yield ""
-        prompts = f"{min(asked):.1f} to {max(asked):.1f} prompts"
-        yield f"First tokens took {prompts} per answer besides its stream. {_beside(found)}"
+    yield from _first_tokens([row for row in found["rates"] if row["server"] == "prefix"])
     yield from ("", f"Target: at least {LEAST_RATIO} of the rate of vLLM alone.", "")
     ways = [way for way in WAYS if any(row["server"] == way for row in found["rates"])]
     for way in ways:
@@ -538,17 +534,18 @@ def _asked(rows: Iterable[Mapping[str, Any]]) -> str:
     return "; ".join(f"{counted(streams, 'stream')}: {text}" for streams, text in asked.items())
 
 
-def _beside(found: Mapping[str, Any]) -> str:
-    """Say what lovec reaches of vLLM with the same log-probabilities, or that this was not measured yet."""
-    rows = [row for row in found["rates"] if "of_named" in row]
+def _first_tokens(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Say what first tokens cost beside the stream of an answer, and what lovec reaches of vLLM with the same work."""
     if not rows:
-        return (
-            "**These figures are older than the present code**, which takes first tokens from the stream and asks a "
-            "prompt only where a score that begins like another one is not in it."
-        )
+        return
+    low, high = min(row["calls"] - 1 for row in rows), max(row["calls"] - 1 for row in rows)
+    prompts = f"{low:.1f} to {high:.1f} prompts" if high >= 0.05 else "no prompt"
     shares = ", ".join(_ratio(row["of_named"]) for row in rows)
-    streams = ", ".join(str(row["streams"]) for row in rows)
-    return f"Of the rate of vLLM alone with the same log-probabilities, lovec has {shares} at {streams} streams."
+    yield ""
+    yield (
+        f"First tokens took {prompts} per answer besides its stream. Of the rate of vLLM alone with the same "
+        f"log-probabilities, lovec has {shares} at {', '.join(str(row['streams']) for row in rows)} streams."
+    )
 
 
 def _ratio(row: Mapping[str, Any]) -> str:

@@ -65,10 +65,13 @@ class Server:
         return socket.create_connection((host, int(port)), timeout=60, source_address=(source, 0))
 
     def send(self, body: bytes, path: str = "/v1/chat/completions", *headers: str, key: str = KEY) -> socket.socket:
-        """Return a connection that a request was sent on."""
+        """Return a connection that a request was sent on, which is closed after its reply unless ``headers`` are given.
+
+        Otherwise who reads all of the reply would wait until the server ends an idle connection.
+        """
         connection = self.connect()
-        length = f"Content-Length: {len(body)}"
-        lines = (f"POST {path} HTTP/1.1", "Host: x", f"Authorization: Bearer {key}", *(headers or (length,)))
+        lines = [f"POST {path} HTTP/1.1", "Host: x", f"Authorization: Bearer {key}"]
+        lines += headers or (f"Content-Length: {len(body)}", "Connection: close")
         connection.sendall("\r\n".join([*lines, "", ""]).encode() + body)
         return connection
 

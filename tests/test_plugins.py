@@ -15,7 +15,6 @@ import pytest
 from forks import Fork
 
 from lovec.cli import main
-from lovec.core.plugins import plugins
 from lovec.datasets.jsonl import read_records, write_records
 from lovec.types import Record, Sentence
 
@@ -45,6 +44,14 @@ def project(name: str, **groups: str) -> str:
     )
 
 
+def forget() -> None:
+    """Empty the caches of lovec: this process may have looked for packages before."""
+    for module in [module for name, module in sys.modules.items() if name.partition(".")[0] == "lovec"]:
+        for value in vars(module).values():
+            if callable(clear := getattr(value, "cache_clear", None)):
+                clear()
+
+
 def runner(site: Path, cwd: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Run lovec in a process that sees the packages of a folder: a copy of this one, or with ``anew`` a new Python.
 
@@ -61,7 +68,7 @@ def runner(site: Path, cwd: Path) -> Callable[..., subprocess.CompletedProcess[s
         def work() -> int:
             os.chdir(cwd)
             sys.path.insert(0, str(site))
-            plugins.cache_clear()
+            forget()
             return main(list(words))
 
         with tempfile.TemporaryFile("w+", encoding="utf-8") as errors:

@@ -215,8 +215,7 @@ class Origin:
         settings: dict[str, str] = {}
         if None not in decisive:
             settings = Provenance.from_dict(decisive[0]).changes(Provenance.from_dict(decisive[1]), phrase)
-        code = {CODE: one.pop(CODE, None)}, {CODE: two.pop(CODE, None)}
-        settings |= {} if None in (code[0][CODE], code[1][CODE]) else changes(*code, phrase)
+        settings |= changes({CODE: one.pop(CODE, {})}, {CODE: two.pop(CODE, {})}, phrase, known=True)
         settings |= changes(one, two, phrase)  # an option is named as it was given, not as it took effect
         source = changes(self.source, other.source, phrase)
         found = [f"another input ({'; '.join(source.values())})"] if source else []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -130,9 +130,7 @@ class StoredTeacher(Teacher):
         Raises:
             LovecError: the teacher returned something other than one number in [0, 1], or None, for every sentence.
         """
-        path = None
-        with suppress(UntoldSettings):
-            path = None if resources.folder is None else resources.folder / f"{self.digest(records, resources)}.json"
+        path = self._path(records, resources)
         sizes = [len(record.sentences) for record in records]
         adapter = self._folder(resources)
         options = {} if adapter is None else adapter_options(Path(adapter))
@@ -152,9 +150,10 @@ class StoredTeacher(Teacher):
         for value in (value for row in rows for value in row):
             check_range(f"an estimate of the teacher {name}", value, at_least=0, at_most=1)
         rows = plain_numbers(rows)
-        keeps = resources.folder is not None
-        if keeps and all(resources.gather(path and self.lasting(resources))) and path and resources.rank == 0:
-            write_text(path, json.dumps({"adapter": options, "estimates": rows}) + "\n")
+        if resources.folder is not None:
+            kept = all(resources.gather(path is not None and self.lasting(resources)))
+            if kept and path is not None and resources.rank == 0:
+                write_text(path, json.dumps({"adapter": options, "estimates": rows}) + "\n")
         return rows
 
     def digest(self, records: Sequence[Record], resources: TeacherResources) -> str:
@@ -172,6 +171,15 @@ class StoredTeacher(Teacher):
         code = code_part(own_modules(modules).keys() | modules & {"__main__"})
         parts |= {"code": code} if code else {}
         return parts_digest(chain([parts], (answer_part(record, self.uses_labels) for record in records)))
+
+    def _path(self, records: Sequence[Record], resources: TeacherResources) -> Path | None:
+        """Return the file of the estimates of records; None where none are kept."""
+        if resources.folder is None:
+            return None
+        try:
+            return resources.folder / f"{self.digest(records, resources)}.json"
+        except UntoldSettings:
+            return None
 
     def _folder(self, resources: TeacherResources) -> str | None:
         """Return the folder with the weights of the teacher's adapter; None is the bare base model."""

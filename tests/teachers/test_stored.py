@@ -183,6 +183,25 @@ def test_other_code_of_the_users_own_estimates_anew(
     assert estimated(0.25, 100) == (0.125, 2), "it is read"
 
 
+def test_nothing_is_kept_of_a_teacher_of_a_notebook(
+    resources: TeacherResources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Shown(StoredTeacher):
+        @property
+        def settings(self) -> Mapping[str, Any]:
+            return {}
+
+        def estimate(self, records: Sequence[Record], resources: TeacherResources) -> Estimates:
+            return [[0.25 for _ in record.sentences] for record in records]
+
+    folder = resources.folder
+    assert folder is not None
+    assert Shown().estimates([RECORD], resources) == [[0.25, 0.25]] and len(list(folder.glob("*"))) == 1
+    monkeypatch.setattr(Shown, "__module__", "__main__")
+    monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)
+    assert Shown().estimates([RECORD], resources) == [[0.25, 0.25]] and len(list(folder.glob("*"))) == 1
+
+
 def test_what_an_oracle_could_not_rate_is_asked_again(resources: TeacherResources) -> None:
     oracle = Flaky()
     teacher = OracleTeacher(oracle)  # type: ignore[arg-type]

@@ -75,6 +75,7 @@ TRAININGS = {
     "sft2": Training("SFT-2", "sft2.yaml"),
     "sft-regression": Training("SFT-regression", "sft-regression.yaml", None),
     "dpo": Training("DPO", "dpo.yaml"),
+    "dpo-higher": Training("DPO, higher rate", "dpo.yaml"),
     "orpo": Training("ORPO", "orpo.yaml"),
     "grpo": Training("GRPO", "grpo.yaml"),
     "expected": Training("ExpectedReward", "expected.yaml"),

@@ -43,14 +43,15 @@ KEY = ("data", "method", "seed")
 """What tells entries apart."""
 REFERENCES = ("SFT", "Words", "Best constant")
 """Methods that every other one is compared with, where they were measured on the same answers."""
-TRAINED = ("SFT", "SFT-2", "SFT-regression", "ORPO", "DPO", "GRPO", "ExpectedReward", "Distil")
+DPO_HIGHER = "DPO, higher rate"
+TRAINED = ("SFT", "SFT-2", "SFT-regression", "ORPO", "DPO", DPO_HIGHER, "GRPO", "ExpectedReward", "Distil")
 """Methods that are trained to state scores."""
 WITHOUT = ("Words", "Likelihood", "Probe")
 """What they have to beat: the words alone, the base model's likelihood and its hidden states."""
 CLAIMS = (
     *((method, other) for method in TRAINED for other in ("Vanilla", "Best constant")),
-    ("DPO", "SFT"),
-    ("DPO", "SFT-2"),
+    *((method, other) for method in ("DPO", DPO_HIGHER) for other in ("SFT", "SFT-2")),
+    (DPO_HIGHER, "DPO"),
     ("GRPO", "SFT"),
     ("GRPO", "SFT-2"),
     *(("DPO", other) for other in ("p(true)", "p(true)-ft", "Verb-Conf", "Self-Cons", "LUQ")),

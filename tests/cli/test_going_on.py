@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,28 @@ def test_a_file_of_tags_does_not_go_on_with_other_scores(
     change()
     code, line = error_of(capsys, *TAGGED, *SESSION, *words)
     assert code == 1 and "tags.jsonl was made with other settings: " in line and said in line and "--redo" in line
+    assert Path("tags.jsonl").read_bytes() == half
+
+
+def test_a_file_of_tags_does_not_go_on_with_other_code_of_ones_own(
+    run: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(run.parent))
+    engine = Path("own_engine.py")
+    engine.write_text("from lovec.engines import TransformersEngine\nclass Own(TransformersEngine): ...\n")
+    words = [*TAGGED, *SESSION, "--engine", "own_engine.Own"]
+    try:
+        assert main(words) == 0
+        whole = Path("tags.jsonl").read_bytes()
+        cut("tags", 2)
+        assert main(words) == 0 and Path("tags.jsonl").read_bytes() == whole
+        cut("tags", 2)
+        half = Path("tags.jsonl").read_bytes()
+        changed("own_engine.py", ": ...", ": rounded = True")
+        code, line = error_of(capsys, *words)
+    finally:
+        sys.modules.pop("own_engine", None)
+    assert code == 1 and "made with other settings: code.own_engine was " in line and "--redo" in line
     assert Path("tags.jsonl").read_bytes() == half
 
 

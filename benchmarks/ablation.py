@@ -18,15 +18,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, provenance, read_json, seeds_of, test_folder, world_text, write_json
+from common import ROOT, provenance, read_json, results_and_page, results_file, seeds_of, test_folder
+from page_parts import run_or_try, world_text
 
 from lovec.cli.sweep import SweepRun, VariedOption, plan, sweep
 from lovec.metrics.results import read_results
 from lovec.types import ResultRow
 
-RESULTS = ROOT / "benchmarks" / "results" / "ablation.json"
-DIAGNOSIS = RESULTS.with_name("diagnosis.json")
-PAGE = ROOT / "docs" / "results" / "ablation.md"
+RESULTS, PAGE = results_and_page("ablation")
+DIAGNOSIS = results_file("diagnosis")
 REWARDS = VariedOption("model.reward", tuple(f"lovec.rewards.{name}Reward" for name in ("Log", "Quadratic", "Linear")))
 GRPO = (
     REWARDS,
@@ -230,6 +230,12 @@ def page(results: Mapping[str, Any], diagnosis: Mapping[str, Any] | None = None)
     return "\n".join(lines)
 
 
+def diagnosed_page(results: Mapping[str, Any]) -> str:
+    """Return the page with the diagnosis, where that has run; a trial, on the small world, has none."""
+    known = DIAGNOSIS.exists() and results["variant"] == "world"
+    return page(results, read_json(DIAGNOSIS) if known else None)
+
+
 def main() -> None:
     """Run the benchmark as the command line says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -243,14 +249,7 @@ def main() -> None:
     parser.add_argument("--test", action="store_true", help="measure all runs on the test things as well")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "ablation", help="folder of the runs")
-    parser.add_argument("--page", action="store_true", help="only write the page from the results")
-    parser.add_argument("--quick", action="store_true", help="try it out; results and page go to --out")
-    flags = parser.parse_args()
-    results, written = (flags.out / RESULTS.name, flags.out / PAGE.name) if flags.quick else (RESULTS, PAGE)
-    if not flags.page:
-        write_json(results, run(flags))
-    diagnosis = read_json(DIAGNOSIS) if DIAGNOSIS.exists() and not flags.quick else None
-    written.write_text(page(read_json(results), diagnosis), encoding="utf-8")
+    run_or_try(parser, run, diagnosed_page, RESULTS, PAGE)
 
 
 if __name__ == "__main__":

@@ -17,10 +17,11 @@ HERE = Path(__file__).resolve().parent
 
 def scripts() -> list[Path]:
     """Return the benchmarks that have a page."""
-    no_pages = {Path(__file__).name, "common.py"}
+    no_pages = {Path(__file__).name, "page_parts.py"}
+    signs = ('"--page"', "page_options(", "collect_options(", "run_or_try(")  # ways to have the option
     others = sorted(path for path in HERE.glob("*.py") if path.name not in no_pages)
     texts = {path: path.read_text(encoding="utf-8") for path in others}
-    return [path for path, text in texts.items() if '"--page"' in text or "page_options(" in text]
+    return [path for path, text in texts.items() if any(sign in text for sign in signs)]
 
 
 def main() -> None:

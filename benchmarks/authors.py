@@ -20,7 +20,8 @@ import argparse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from common import ROOT, interval_text, page_options, run_for_page, versions_text
+from common import results_and_page
+from page_parts import interval_text, page_options, run_for_page, versions_text
 from torch import Tensor
 
 from lovec.datamodules.atlas import Atlas
@@ -32,8 +33,7 @@ from lovec.metrics.table import METRICS
 from lovec.taggers import IterativeTagger, Session, open_session
 from lovec.types import Record
 
-RESULTS = ROOT / "benchmarks" / "results" / "authors.json"
-PAGE = ROOT / "docs" / "metrics.md"
+RESULTS, PAGE = results_and_page("authors", "docs/metrics.md")
 BEGIN, END = "<!-- authors: written by benchmarks/authors.py -->", "<!-- /authors -->"
 AUTHORS: Mapping[Author | None, str] = {
     None: "the answer that it is giving",

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from common import ROOT, publish, read_json, versions_text
+from common import publish, read_json, results_and_page
+from page_parts import page_of_lines, versions_text
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lovec.baselines import LUQ, BaselineResources, LinearProbe, Samples, SentenceLikelihood
@@ -28,8 +29,7 @@ from lovec.engines import TransformersEngine
 from lovec.metrics.functional import brier_score, spearman
 from lovec.types import Record
 
-RESULTS = ROOT / "benchmarks" / "results" / "base.json"
-PAGE = ROOT / "docs" / "results" / "base.md"
+RESULTS, PAGE = results_and_page("base")
 WORLDS = ("world", "world-1", "world-2")
 DOMAINS = {"in-domain": "things of the trained kinds", "out-of-domain": "companies"}
 THIRDS = ("best known third", "middle third", "least known third")
@@ -127,16 +127,12 @@ def _measured(data: World, records: Sequence[Record], baselines: Sequence[Any]) 
     }
 
 
-def page(results: Mapping[str, Any]) -> str:
-    """Return the page of the results."""
-    return "\n".join(_lines(results)) + "\n"
-
-
-def _lines(results: Mapping[str, Any]) -> Iterator[str]:
+@page_of_lines
+def page(results: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the page of the results, line by line."""
     worlds = results["worlds"]
     several = len(worlds) > 1
-    yield f"# The {'models' if several else 'model'} of the embedded world"
-    yield ""
+    yield from (f"# The {'models' if several else 'model'} of the embedded world", "")
     others = "; the others have the same facts, and other documents, initial weights and order"
     yield (
         "The criteria were written down before any method was trained on "

@@ -19,17 +19,15 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from common import (
-    CALIBRATION,
+from common import CALIBRATION, ROOT, commits_of, read_json, results_and_page, select, write_json
+from page_parts import (
     HEADINGS,
-    ROOT,
-    interval_text,
+    collect_options,
+    interval_cell,
     mean_text,
-    read_json,
-    select,
-    side,
+    page_of_lines,
+    percent,
     versions_text,
-    write_json,
 )
 from world import NOTE, read_committed, run
 from world_intervals import records_in, tagged_path
@@ -38,8 +36,7 @@ from lovec.evaluation.evaluator import MODES
 from lovec.metrics.bootstrap import Resampled, by_question, intervals, resample
 from lovec.types import Record
 
-RESULTS = ROOT / "benchmarks" / "results" / "bases.json"
-PAGE = ROOT / "docs" / "results" / "bases.md"
+RESULTS, PAGE = results_and_page("bases")
 BASES = ("world", "world-1", "world-2")
 METHODS = {"SFT": "sft", "DPO": "dpo", "ExpectedReward": "expected", "Distil": "distil"}
 CLAIMS = (
@@ -76,7 +73,7 @@ def collect(out: Path, seeds: Sequence[int]) -> dict[str, Any]:
                 name: None if i is None else [i.value, i.low, i.high] for name, i in ends.items()
             })  # fmt: skip
     kept = {name: notes[0][name] for name in ("date", "commit", "versions", "machine", "world")}
-    kept["commit"] = ", ".join(sorted({note["commit"] for note in notes}))
+    kept["commit"] = commits_of(notes)
     return kept | {"seeds": list(seeds), "bases": list(BASES), "entries": entries}
 
 
@@ -91,15 +88,11 @@ def _anywhere(record: Record) -> Record:
     return replace(record, id=record.id.partition("/")[2])
 
 
-def page(results: Mapping[str, Any]) -> str:
-    """Return the page of the results in Markdown."""
-    return "\n".join(_lines(results)) + "\n"
-
-
-def _lines(results: Mapping[str, Any]) -> Iterator[str]:
+@page_of_lines
+def page(results: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the page of the results in Markdown, line by line."""
     bases, seeds = results["bases"], results["seeds"]
-    yield "# Three base models"
-    yield ""
+    yield from ("# Three base models", "")
     yield (
         f"Written by `benchmarks/bases.py` from `benchmarks/results/bases.json`. The models of {', '.join(bases)} know "
         "the same things; the documents that they have read about them, their initial weights and their order differ. "
@@ -112,7 +105,7 @@ def _lines(results: Mapping[str, Any]) -> Iterator[str]:
         yield f"|---|{'---|' * len(bases)}"
         for method in METHODS:
             own = [e for e in results["entries"] if (e["method"], e["mode"]) == (method, mode) and e["base"]]
-            yield f"| {method} | {' | '.join(' / '.join(_percent(e[name]) for name in CALIBRATION) for e in own)} |"
+            yield f"| {method} | {' | '.join(' / '.join(percent(e[name]) for name in CALIBRATION) for e in own)} |"
     yield from ("", "## Intervals", "")
     yield (
         "Means over all models and seeds. In brackets 95 % intervals: questions, base models and training seeds are "
@@ -123,7 +116,7 @@ def _lines(results: Mapping[str, Any]) -> Iterator[str]:
         if entry["base"] is None:
             difference = entry["against"] is not None
             name = f"{entry['method']} minus {entry['against']}" if difference else entry["method"]
-            cells = [_interval(entry[metric], difference) for metric in CALIBRATION]
+            cells = [interval_cell(entry[metric], difference) for metric in CALIBRATION]
             yield f"| {name} | {entry['mode']} | {' | '.join(cells)} |"
     yield from _elsewhere(results, read_committed())
 
@@ -145,17 +138,8 @@ def _elsewhere(results: Mapping[str, Any], committed: Mapping[str, Any]) -> Iter
         here = next(entry for entry in results["entries"] if own.items() <= entry.items())
         rows = select(committed["rows"], method=method, mode=mode)
         there = [row for row in rows if row.seed in seeds]
-        cells = [_percent(here[name]) for name in CALIBRATION], [mean_text(there, name) for name in CALIBRATION]
+        cells = [percent(here[name]) for name in CALIBRATION], [mean_text(there, name) for name in CALIBRATION]
         yield f"| {method}, {mode} | {' | '.join(' / '.join(c) for c in cells)} |"
-
-
-def _percent(value: float | None) -> str:
-    return "-" if value is None or value != value else f"{100 * value:.1f}"
-
-
-def _interval(ends: Sequence[float] | None, difference: bool) -> str:
-    text = interval_text(ends, signed=difference) or "-"
-    return f"**{text}**" if difference and side(ends) else text
 
 
 def main() -> None:
@@ -164,8 +148,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "benchmark", help="folder of the runs")
     parser.add_argument("--jobs", type=int, default=1, help="runs at the same time, one thread each")
-    parser.add_argument("--from-runs", action="store_true", help="only collect what finished runs have written")
-    parser.add_argument("--page", action="store_true", help="only write the page from the file")
+    collect_options(parser)
     flags = parser.parse_args()
     if not flags.page:
         if not flags.from_runs:

@@ -20,15 +20,15 @@ from dataclasses import replace
 from typing import Any, get_args
 
 import torch
-from common import ROOT, page_options, run_for_page, versions_text
+from common import results_and_page
+from page_parts import page_options, run_for_page, versions_text
 
 from lovec.datasets.factscore import read_factscore
 from lovec.taggers import open_session
 from lovec.tagging import TextTagger
 from lovec.types import Unit
 
-RESULTS = ROOT / "benchmarks" / "results" / "clause_cost.json"
-PAGE = ROOT / "docs" / "spans.md"
+RESULTS, PAGE = results_and_page("clause_cost", "docs/spans.md")
 ALONE, TOGETHER = WAYS = ("one after the other", "tagged together")
 BEGIN, END = "<!-- clause cost: written by benchmarks/clause_cost.py -->", "<!-- /clause cost -->"
 

@@ -27,18 +27,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import (
-    CALIBRATION,
-    HEADINGS,
-    ROOT,
-    interval_text,
-    interval_values,
-    page_options,
-    run_for_page,
-    run_lovec,
-    seeds_text,
-)
-from common import world_text as about
+from common import CALIBRATION, interval_values, results_and_page, run_lovec
+from page_parts import HEADINGS, interval_text, page_options, run_for_page, seeds_text
+from page_parts import world_text as about
 
 from lovec.datamodules import World
 from lovec.metrics.bootstrap import QuestionPairs, Resampled, mean_interval, resample
@@ -48,8 +39,7 @@ from lovec.taggers import IterativeTagger, open_session
 from lovec.text.clauses import joint_confidence
 from lovec.types import Record, Unit
 
-RESULTS = ROOT / "benchmarks" / "results" / "clause_units.json"
-PAGE = ROOT / "docs" / "spans.md"
+RESULTS, PAGE = results_and_page("clause_units", "docs/spans.md")
 BEGIN, END = "<!-- clause units: written by benchmarks/clause_units.py -->", "<!-- /clause units -->"
 UNITS: Sequence[Unit] = ("sentence", "clause")
 DEPENDENCES = (0.0, 0.25, 0.5, 0.75, 1.0)

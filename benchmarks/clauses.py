@@ -25,7 +25,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, page_options, run_for_page, versions_text
+from common import results_and_page
+from page_parts import page_options, percent, run_for_page, versions_text
 
 from lovec.datasets.halueval import by_sentence
 from lovec.datasets.places import clause_at, fact_places
@@ -33,8 +34,7 @@ from lovec.datasets.rows import Reading, read_rows
 from lovec.text.clauses import spans
 from lovec.text.sentences import spans as sentence_spans
 
-RESULTS = ROOT / "benchmarks" / "results" / "clauses.json"
-PAGE = ROOT / "docs" / "spans.md"
+RESULTS, PAGE = results_and_page("clauses", "docs/spans.md")
 BEGIN, END = "<!-- clauses: written by benchmarks/clauses.py -->", "<!-- /clauses -->"
 FILES = ("ChatGPT", "InstructGPT", "PerplexityAI")
 HALUEVAL = "HaluEval 2.0"
@@ -194,24 +194,20 @@ def table(results: Mapping[str, Any]) -> str:
         "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for row in results["rows"]:
-        shares = [_percent(row[name]) for name in ("divided", "found", "inside", "splits_between_facts")]
+        shares = [percent(row[name]) for name in ("divided", "found", "inside", "splits_between_facts")]
         facts = [f"{row[unit]['facts']:.2f}" for unit in ("sentence", "clause")]
-        mixed = [_percent(row[unit]["mixed"]) for unit in ("sentence", "clause", "chance")]
+        mixed = [percent(row[unit]["mixed"]) for unit in ("sentence", "clause", "chance")]
         lines.append(f"| {' | '.join([row['name'], str(row['sentences']), *shares, *facts, *mixed])} |")
     felm = results["felm"]
     lines += [
         "",
         f"FELM's {felm['segments']} segments of {felm['answers']} answers meet at {felm['boundaries']} places. A "
-        f"sentence of lovec ends at {_percent(felm['both'] / felm['boundaries'])} % of them, and "
-        f"{_percent(felm['both'] / felm['sentences'])} % of the {felm['sentences']} places where two of its sentences "
+        f"sentence of lovec ends at {percent(felm['both'] / felm['boundaries'])} % of them, and "
+        f"{percent(felm['both'] / felm['sentences'])} % of the {felm['sentences']} places where two of its sentences "
         f"meet are among them. The segments are whole sentences, and say nothing about the {felm['clauses']} clauses.",
     ]
     lines += ["", f"Shares in percent. Written by `benchmarks/clauses.py`; {versions_text(results)}."]
     return "\n".join(lines)
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f}"
 
 
 def run(flags: argparse.Namespace) -> dict[str, Any]:

@@ -1,17 +1,15 @@
-"""What all benchmarks share: where they ran, their JSON files, and the parts of the pages that they write."""
+"""What all benchmarks share: where they ran, their commands of lovec, and their files and rows of results."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import platform
-import statistics
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -26,9 +24,26 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("lovec", "torch", "lightning", "transformers", "peft", "torchmetrics")
 CALIBRATION = tuple(name for name, info in METRICS.items() if info.bootstrapped and info.main)
 """Metrics that pages give with intervals: Brier score, ECE-M and Spearman's correlation."""
-HEADINGS = " | ".join(METRICS[name].heading for name in CALIBRATION)
-"""Headings of their columns in a Markdown table."""
+LOVEC = (sys.executable, "-m", "lovec.cli")
+"""Words that begin a command of lovec."""
+QUIET = ("--trainer.enable_model_summary", "false", "--trainer.enable_progress_bar", "false")
+"""Words after which training says less."""
 _SILENT = 8.0  # seconds after which a running command is reported
+
+
+def results_file(name: str) -> Path:
+    """Return the file of the results with this name."""
+    return ROOT / "benchmarks" / "results" / f"{name}.json"
+
+
+def results_and_page(name: str, page: str = "") -> tuple[Path, Path]:
+    """Return the file of the results with this name, and the page that shows them.
+
+    Args:
+        name: name of the results.
+        page: path of the page in this repository; "" is the page of this name in docs/results.
+    """
+    return results_file(name), ROOT / (page or f"docs/results/{name}.md")
 
 
 def provenance() -> dict[str, Any]:
@@ -41,7 +56,7 @@ def provenance() -> dict[str, Any]:
         "commit": commit_of(ROOT),
         "versions": {name: _version(name) for name in PACKAGES} | {"python": platform.python_version()},
         "machine": f"{_processor()}, {os.cpu_count()} cores, {_gpu()}",
-        "world": _world(),
+        "world": world_digest(),
     }
 
 
@@ -55,6 +70,20 @@ def commit_of(folder: Path) -> str:
         return os.environ.get("LOVEC_COMMIT", "unknown")
 
 
+def commits_of(notes: Iterable[Mapping[str, Any]]) -> str:
+    """Return the commits of several notes that ``provenance`` made, each once."""
+    return ", ".join(sorted({note["commit"] for note in notes}))
+
+
+def world_digest() -> str | None:
+    """Return the digest of the weights of the embedded world's model; None where the package has none."""
+    from lovec.datasets.world.cache import shipped
+    from lovec.datasets.world.variants import spec_of
+
+    path = shipped("world", spec_of("world"))
+    return None if path is None else path.name.rpartition("-")[2]
+
+
 def test_folder(run: Path) -> Path:
     """Return the folder with the results of a run that was tested on one data set.
 
@@ -65,6 +94,28 @@ def test_folder(run: Path) -> Path:
     if len(folders) > 1:
         raise LovecError(f"{home} holds results on {len(folders)} data sets, expected one; move the others away")
     return folders[0] if folders else home
+
+
+def offline() -> dict[str, str]:
+    """Return the environment of a command of lovec that downloads nothing and has one thread."""
+    return {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+
+
+def lovec(*words: str, folder: Path = ROOT) -> None:
+    """Run a lovec command offline with one thread in a process of its own, whose output is shown only if it fails.
+
+    Args:
+        words: the command without its first word.
+        folder: where it runs.
+
+    Raises:
+        SystemExit: the command failed; the message has what it wrote to standard error.
+    """
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    environment = {**offline(), "PYTHONPATH": path}
+    done = subprocess.run([*LOVEC, *words], cwd=folder, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"lovec {' '.join(words)} failed:\n{done.stderr}")
 
 
 def run_lovec(words: Sequence[str], log: Path, say: str | None = None) -> dict[str, float]:
@@ -83,12 +134,11 @@ def run_lovec(words: Sequence[str], log: Path, say: str | None = None) -> dict[s
         SystemExit: the command failed; the message names the log.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
-    command = [sys.executable, "-m", "lovec.cli", *words]
+    environment = {**offline(), "PYTHONUNBUFFERED": "1"}
     begin, ended = time.monotonic(), threading.Event()
     with log.open("w", encoding="utf-8") as lines:
         process = subprocess.Popen(
-            command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            [*LOVEC, *words], cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
         spoken = [begin]
 
@@ -136,27 +186,6 @@ def interval_values(
         name: None if (i := ends[name]) is None else [i.value, i.low, i.high]
         for name in (ends if names is None else names)
     }
-
-
-VERDICTS = (
-    "*BS only*, *ECE-M only*: this interval lies below 0, and the other contains 0. *Not shown*: both contain 0. "
-    "*Worse*: none lies below 0, and at least one above. Where one lies below and the other above, both are named."
-)
-"""What pages say about the words of ``verdict`` but "holds"."""
-
-
-def verdict(entry: Mapping[str, Any]) -> str:
-    """Return whether a method is better than another by BS and ECE-M, of the entry with their difference.
-
-    "holds" needs both intervals below 0; ``VERDICTS`` defines the other words.
-    """
-    names = CALIBRATION[:2]
-    better, worse = ([METRICS[name].heading for name in names if side(entry[name]) == sign] for sign in (-1, 1))
-    if worse:
-        return f"{better[0]} better, {worse[0]} worse" if better else "worse"
-    if len(better) == len(names):
-        return "holds"
-    return f"{better[0]} only" if better else "not shown"
 
 
 def base_recipe() -> dict[str, Any]:
@@ -214,117 +243,6 @@ def select(rows: Iterable[ResultRow], **fields: Any) -> list[ResultRow]:
 def seeds_of(rows: Iterable[ResultRow]) -> list[int]:
     """Return the training seeds of rows, in ascending order."""
     return sorted({row.seed for row in rows if row.seed is not None})
-
-
-def seeds_text(seeds: Sequence[int]) -> str:
-    """Return seeds in words, such as "seed 0" and "seeds 0, 1"."""
-    return f"seed{'s' * (len(seeds) != 1)} {', '.join(map(str, seeds))}"
-
-
-def mean_text(rows: Iterable[ResultRow], name: str) -> str:
-    """Return the mean of a metric over rows as pages show it; "-" where it is undefined for all of them."""
-    values = [value for row in rows if (value := row.metrics.get(name)) is not None]
-    return METRICS[name].text(statistics.mean(values) if values else None)
-
-
-def interval_text(ends: Sequence[float] | None, signed: bool) -> str:
-    """Return [value, low, high] in percent, such as "5.2 (4.1 to 6.3)"; "" for None.
-
-    Args:
-        ends: value and interval as fractions.
-        signed: whether a plus sign stands before positive numbers, as for differences.
-    """
-    if ends is None:
-        return ""
-    value, low, high = (f"{end:{'+' if signed else ''}.1f}" for end in _as_shown(ends))
-    return f"{value} ({low} to {high})"
-
-
-def side(ends: Sequence[float] | None) -> int:
-    """Return the side of 0 on which an interval lies, as it is shown: -1, 1, or 0 where it holds 0 or is None."""
-    if ends is None:
-        return 0
-    _, low, high = _as_shown(ends)
-    return 0 if low <= 0 <= high else 1 if low > 0 else -1
-
-
-def versions_text(results: Mapping[str, Any]) -> str:
-    """Return date, commit, versions and machine of results in one line, without lovec's own version."""
-    versions = ", ".join(f"{name} {number}" for name, number in results["versions"].items() if name != "lovec")
-    return f"{results['date']}, commit {results['commit']}, {versions}; {results['machine']}"
-
-
-def world_text(results: Mapping[str, Any]) -> str:
-    """Return the same of results on the embedded world, and say so where that was an earlier one."""
-    if results.get("world") == _world():
-        return versions_text(results)
-    return (
-        f"{versions_text(results)}. **Measured on an earlier embedded world**, of people and companies only, each fact "
-        "in two or three wordings; numbers on the present one differ"
-    )
-
-
-def _world() -> str | None:
-    """Return the digest of the weights of the embedded world's model; None where the package has none."""
-    from lovec.datasets.world.cache import shipped
-    from lovec.datasets.world.variants import spec_of
-
-    path = shipped("world", spec_of("world"))
-    return None if path is None else path.name.rpartition("-")[2]
-
-
-def replace_between(text: str, begin: str, end: str, content: str) -> str:
-    """Return a text with other content between two marks, each of which it has once."""
-    before, rest = text.split(begin)
-    return f"{before}{begin}\n{content}\n{end}{rest.split(end)[1]}"
-
-
-def page_options(about: str, data: str = "") -> argparse.ArgumentParser:
-    """Return a parser with the options of a benchmark whose table is on a page, see ``run_for_page``.
-
-    Args:
-        about: docstring of the script.
-        data: what the positional argument ``data`` is; "" where there is none.
-    """
-    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
-    if data:
-        parser.add_argument("data", type=Path, nargs="?", help=data)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only-print", action="store_true", help="change no file")
-    parser.add_argument("--page", action="store_true", help="only write the table from the file")
-    return parser
-
-
-def run_for_page(
-    parser: argparse.ArgumentParser,
-    measure: Callable[[argparse.Namespace], Mapping[str, Any]],
-    table: Callable[[Mapping[str, Any]], str],
-    results: Path,
-    page: Path,
-    marks: tuple[str, str],
-) -> None:
-    """Measure, write the results, and write their table into a page, as far as the command line asks for it.
-
-    Args:
-        parser: that of ``page_options``.
-        measure: returns the results.
-        table: returns the content of the page from the file of results.
-        results: file of results.
-        page: the page.
-        marks: where the content begins and ends.
-    """
-    flags = parser.parse_args()
-    if not flags.page:
-        if getattr(flags, "data", ...) is None:
-            parser.error("give the data; --help says which")
-        publish(results, measure(flags), flags.only_print)
-    if not flags.only_print:
-        content = table(json.loads(results.read_text(encoding="utf-8")))
-        page.write_text(replace_between(page.read_text(encoding="utf-8"), *marks, content), encoding="utf-8")
-
-
-def _as_shown(ends: Sequence[float]) -> list[float]:
-    return [round(100 * end, 1) + 0.0 for end in ends]  # adding 0.0 turns -0.0 into 0.0
 
 
 def _json_values(value: Any) -> Any:

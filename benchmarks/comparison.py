@@ -23,14 +23,17 @@ import yaml
 from common import (
     CALIBRATION,
     ROOT,
+    commits_of,
     interval_values,
     provenance,
     read_json,
+    results_and_page,
     run_lovec,
     test_folder,
     write_json,
 )
 from comparison_page import page
+from page_parts import collect_options
 
 from lovec.datasets.jsonl import read_records
 from lovec.evaluation.measurement import NO_SCORES
@@ -39,8 +42,7 @@ from lovec.metrics.results import read_results
 from lovec.metrics.table import METRICS
 from lovec.types import ResultRow
 
-RESULTS = ROOT / "benchmarks" / "results" / "comparison.json"
-PAGE = ROOT / "docs" / "results" / "comparison.md"
+RESULTS, PAGE = results_and_page("comparison")
 RECIPE = ROOT / "configs" / "comparison.yaml"
 NOTE = "benchmark.json"
 """File in the folder of a seed that says when, where and how it was run."""
@@ -116,7 +118,7 @@ def collect(seeds: Sequence[int], out: Path) -> dict[str, Any]:
         for entry in json.loads((test_folder(folder) / "times.json").read_text(encoding="utf-8"))
     ]
     return notes[0] | {
-        "commit": ", ".join(sorted({note["commit"] for note in notes})),
+        "commit": commits_of(notes),
         "seconds": {str(seed): note["test"] for seed, note in zip(seeds, notes, strict=True)},
         "times": times,
         "rows": [_short(row) for rows in tests for row in rows if _kept(row)],
@@ -170,9 +172,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "comparison-benchmark", help="folder of the tests")
     parser.add_argument("--part", type=float, default=1.0, help="share of the test records, for a trial")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="file to write")
-    parser.add_argument("--from-runs", action="store_true", help="only collect what finished tests have written")
-    parser.add_argument("--page", action="store_true", help="only write the page from the file")
+    collect_options(parser, RESULTS, "tests")
     flags = parser.parse_args()
     flags.results = flags.results.resolve()
     if not flags.page:

@@ -6,7 +6,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from common import CALIBRATION, HEADINGS, interval_text, mean_text, seeds_of, select, side, world_text
+from common import CALIBRATION, seeds_of, select
+from page_parts import HEADINGS, interval_text, mean_text, side, world_text
 
 from lovec.core.notices import counted
 from lovec.metrics.table import METRICS

@@ -22,15 +22,15 @@ from pathlib import Path
 from typing import Any
 
 from ablation import tested
-from common import ROOT, provenance, read_json, replace_between, seeds_of, versions_text, write_json
+from common import ROOT, provenance, read_json, results_and_page, seeds_of, write_json
+from page_parts import replace_between, versions_text
 
 from lovec.cli.sweep import VariedOption, plan, sweep
 from lovec.core.notices import counted, listed
 from lovec.metrics.table import METRICS
 from lovec.types import FREE_FORM, ITERATIVE, ResultRow
 
-RESULTS = ROOT / "benchmarks" / "results" / "contexts.json"
-PAGE = ROOT / "docs" / "speed.md"
+RESULTS, PAGE = results_and_page("contexts", "docs/speed.md")
 BEGIN, END = "<!-- contexts: written by benchmarks/contexts.py -->", "<!-- end of the contexts -->"
 EPOCHS = 3
 NAMES = ("brier", "ece_m", "spearman")

@@ -25,10 +25,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, publish, replace_between, versions_text
+from common import ROOT, publish, results_and_page
+from page_parts import replace_between, versions_text
 
-RESULTS = ROOT / "benchmarks" / "results" / "data.json"
-PAGE = ROOT / "docs" / "data.md"
+RESULTS, PAGE = results_and_page("data", "docs/data.md")
 _LONG = 120.0  # seconds after which no further run is made
 BEGIN, END = "<!-- costs of records -->", "<!-- end of costs of records -->"
 RECORDS = (1_000, 10_000, 100_000)

@@ -12,10 +12,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import subprocess
-import sys
 import tempfile
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,16 +22,19 @@ from pathlib import Path
 from typing import Any
 
 from common import (
+    LOVEC,
     ROOT,
-    interval_text,
-    mean_text,
+    commits_of,
+    lovec,
+    offline,
     provenance,
     read_json,
+    results_and_page,
     select,
     test_folder,
-    world_text,
     write_json,
 )
+from page_parts import collect_options, interval_text, mean_text, world_text
 
 from lovec.datasets.jsonl import read_records
 from lovec.datasets.world import ensure_world
@@ -44,24 +45,13 @@ from lovec.metrics.results import read_results
 from lovec.oracles.world import WorldOracle
 from lovec.types import MODES, Record, ResultRow, Sentence
 
-RESULTS = ROOT / "benchmarks" / "results" / "deployed.json"
-PAGE = ROOT / "docs" / "results" / "deployed.md"
+RESULTS, PAGE = results_and_page("deployed")
 METHODS = {"sft": "SFT", "dpo": "DPO", "expected": "ExpectedReward", "distil": "Distil"}
 READOUTS = ("stated", "mean", "deployed")
 NAMES = ("brier", "ece_m", "spearman")
 PROBABILITIES = (0.8, 0.9, 0.95)
 METRICS = (brier_score, ece_m, spearman)
 NOTE = "deployed.note.json"
-_LOVEC = (sys.executable, "-m", "lovec.cli")
-
-
-def lovec(*words: str) -> str:
-    """Run a command with one thread, and return what it prints."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run([*_LOVEC, *words], cwd=ROOT, env=environment, capture_output=True, text=True)
-    if done.returncode:
-        raise SystemExit(f"lovec {' '.join(words)} failed:\n{done.stderr}")
-    return done.stdout
 
 
 def measure(folder: Path, method: str, seed: int) -> None:
@@ -84,7 +74,7 @@ def collect(runs: Path, seeds: Sequence[int], methods: Sequence[str]) -> dict[st
     folders = [runs / f"seed-{seed}" for seed in seeds]
     notes = [json.loads((folder / method / NOTE).read_text()) for folder in folders for method in methods]
     return notes[0] | {
-        "commit": ", ".join(sorted({note["commit"] for note in notes})),
+        "commit": commits_of(notes),
         "calibrations": [_calibrations(f / m, s, m) for f, s in zip(folders, seeds, strict=True) for m in methods],
         "intervals": list(_intervals(folders, methods)),
         "ways": list(_ways(folders[0], methods)),
@@ -195,10 +185,9 @@ def _by_tag(run: Path, records: Sequence[Record], mode: str) -> list[Record]:
 
 def _by_server(run: Path, records: Sequence[Record], mode: str) -> list[Record]:
     """Return the records as `lovec serve` tags or answers them, one request each."""
-    words = [*_LOVEC, "serve", "--adapter", str(run), "--port", "0"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    words = [*LOVEC, "serve", "--adapter", str(run), "--port", "0"]
     server = subprocess.Popen(
-        words, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        words, cwd=ROOT, env=offline(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )
     try:
         assert server.stdout is not None
@@ -309,9 +298,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=list(METHODS))
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "benchmark", help="folder of the runs")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="file to write")
-    parser.add_argument("--from-runs", action="store_true", help="only collect what finished tests have written")
-    parser.add_argument("--page", action="store_true", help="only write the page from the file")
+    collect_options(parser, RESULTS, "tests")
     flags = parser.parse_args()
     runs = flags.runs.resolve()
     if not flags.page:

@@ -25,7 +25,7 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: on matrices this small more threads mostly wait
 
 import torch
-from common import ROOT, provenance, training_samples, write_json
+from common import ROOT, provenance, results_file, training_samples, write_json
 from lightning.pytorch import Callback
 from torch import Tensor
 
@@ -37,7 +37,7 @@ from lovec.modules.batching import Batch
 from lovec.taggers.scoring import Passage, Step, score_passages
 from lovec.types import Engine, Record
 
-RESULTS = ROOT / "benchmarks" / "results" / "diagnosis.json"
+RESULTS = results_file("diagnosis")
 TRACE = "trace.jsonl"
 METHODS = {"SFT": "sft", "SFT-2": "sft2", "DPO": "dpo", "Expected reward": "expected"}
 """Methods whose adapters are looked at, with the folders of their runs."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from common import world_text
+from page_parts import world_text
 
 Line = Mapping[str, Any]
 SHOWN = 0.005

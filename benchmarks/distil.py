@@ -16,28 +16,28 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from common import (
+    QUIET,
     ROOT,
-    mean_text,
+    commits_of,
+    lovec,
     most_tokens,
     provenance,
     read_json,
+    results_and_page,
     seeds_of,
     select,
     test_folder,
     training_samples,
-    versions_text,
     write_json,
 )
+from page_parts import collect_options, mean_percent, mean_text, page_of_lines, versions_text
 
 from lovec.datasets.jsonl import read_records
 from lovec.evaluation.evaluator import tagged_file
@@ -45,8 +45,7 @@ from lovec.metrics.functional import brier_score, ece_m, spearman
 from lovec.metrics.results import read_results
 from lovec.types import MODES, Record, ResultRow
 
-RESULTS = ROOT / "benchmarks" / "results" / "distil.json"
-PAGE = ROOT / "docs" / "results" / "distil.md"
+RESULTS, PAGE = results_and_page("distil")
 SCORES_PICTURE, LABELS_PICTURE = ROOT / "docs" / "distil-scores.svg", ROOT / "docs" / "distil-labels.svg"
 METHODS = {"sft": "SFT", "sft2": "SFT-2", "dpo": "DPO", "expected": "ExpectedReward", "distil": "Distil"}
 DRAWN = ("sft", "dpo", "expected", "distil")
@@ -56,18 +55,8 @@ NAMES = ("brier", "ece_m", "spearman")
 NOTE = "distil.note.json"
 NOTE_OF_DEMO = "benchmark.json"
 """File in the folder of a seed in which benchmarks/world.py says how it was run."""
-_QUIET = ("--trainer.enable_model_summary", "false", "--trainer.enable_progress_bar", "false")
-_LOVEC = (sys.executable, "-m", "lovec.cli")
-
-
-def lovec(*words: str) -> None:
-    """Run a command with one thread, from the folder of this file, where its datamodule is found."""
-    folder = Path(__file__).resolve().parent
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), environment.get("PYTHONPATH")]))
-    done = subprocess.run([*_LOVEC, *words], cwd=folder, env=environment, capture_output=True, text=True)
-    if done.returncode:
-        raise SystemExit(f"lovec {' '.join(words)} failed:\n{done.stderr}")
+HERE = Path(__file__).resolve().parent
+"""Where commands run, so that they find ``few_labels``."""
 
 
 def fit_and_test(run: Path, recipe: str, seed: int, start: Path | None, *words: str, test: bool = True) -> None:
@@ -76,12 +65,12 @@ def fit_and_test(run: Path, recipe: str, seed: int, start: Path | None, *words: 
         return
     print(f"{run}", flush=True)
     begin, note = time.monotonic(), provenance()
-    settings = ["--trainer.default_root_dir", str(run), "--seed_everything", str(seed), *_QUIET]
+    settings = ["--trainer.default_root_dir", str(run), "--seed_everything", str(seed), *QUIET]
     from_ = [] if start is None else ["--model.policy.adapter", str(start / "adapter")]
-    lovec("fit", "--config", recipe, *settings, *from_, "--trainer.limit_val_batches", "0", *words)
+    lovec("fit", "--config", recipe, *settings, *from_, "--trainer.limit_val_batches", "0", *words, folder=HERE)
     seconds = time.monotonic() - begin
     if test:
-        lovec("test", "--config", recipe, *settings, "--model.evaluation.vanilla", "false")
+        lovec("test", "--config", recipe, *settings, "--model.evaluation.vanilla", "false", folder=HERE)
     write_json(run / NOTE, note | {"seconds": round(seconds, 1)})
 
 
@@ -168,9 +157,8 @@ def collect(runs: Path, seeds: Sequence[int], unlabelled: Sequence[int], points:
     rows = [row for f in folders.values() for m, name in METHODS.items() for row in _rows(f / m, name)]
     notes = [runs / f"seed-{seed}" / NOTE_OF_DEMO for seed in seeds]
     notes += [runs / f"seed-{s}" / UNLABELLED / NOTE for s in unlabelled]
-    commits = {json.loads(note.read_text(encoding="utf-8"))["commit"] for note in notes}
     return provenance() | {
-        "commit": ", ".join(sorted(commits)),
+        "commit": commits_of(json.loads(note.read_text(encoding="utf-8")) for note in notes),
         "seeds": {"all": list(seeds), "unlabelled": list(unlabelled)},
         "answers": [
             _answers(f / m, METHODS[m], mode, s) for s, f in folders.items() for m in METHODS for mode in MODES
@@ -239,15 +227,11 @@ def _answers(run: Path, name: str, mode: str, seed: int) -> dict[str, Any]:
     }
 
 
-def page(results: Mapping[str, Any]) -> str:
-    """Return the page of the results in Markdown."""
-    return "\n".join(_lines(results)) + "\n"
-
-
-def _lines(results: Mapping[str, Any]) -> Iterator[str]:
+@page_of_lines
+def page(results: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the page of the results in Markdown, line by line."""
     rows, seeds = results["rows"], seeds_of(results["rows"])
-    yield "# Distil: stating what sampling knows"
-    yield ""
+    yield from ("# Distil: stating what sampling knows", "")
     yield (
         f"Written by `benchmarks/distil.py` from `benchmarks/results/distil.json`: {len(seeds)} training seeds, test "
         f"things of the embedded world, means over seeds, in percent. {versions_text(results)}."
@@ -284,7 +268,7 @@ def _lines(results: Mapping[str, Any]) -> Iterator[str]:
     yield from ("", "| Teacher | | BS | ECE-M | SC |", "|---|---|--:|--:|--:|")
     for kind, name in dict.fromkeys((row["kind"], row["teacher"]) for row in results["teachers"]):
         own = [row for row in results["teachers"] if (row["kind"], row["teacher"]) == (kind, name)]
-        yield f"| {name} | {kind} | {' | '.join(_mean(own, metric) for metric in NAMES)} |"
+        yield f"| {name} | {kind} | {_means(own)} |"
     if results["unlabelled"]:
         yield from ("", "## Questions without labels", "")
         yield (
@@ -297,7 +281,7 @@ def _lines(results: Mapping[str, Any]) -> Iterator[str]:
             own_rows = [row for row in results["unlabelled"] if row["domain"] == domain]
             for method, mode in dict.fromkeys((row["method"], row["mode"]) for row in own_rows):
                 own = [row for row in own_rows if (row["method"], row["mode"]) == (method, mode)]
-                yield f"| {method} | {words} | {mode} | {' | '.join(_mean(own, metric) for metric in NAMES)} |"
+                yield f"| {method} | {words} | {mode} | {_means(own)} |"
     if results["labels"]:
         yield from ("", "## How many labels it takes", "")
         yield (
@@ -308,13 +292,12 @@ def _lines(results: Mapping[str, Any]) -> Iterator[str]:
         yield from ("| Things with labels | Mode | Seeds | BS | ECE-M | SC |", "|--:|---|--:|--:|--:|--:|")
         for things, mode in dict.fromkeys((row["things"], row["mode"]) for row in results["labels"]):
             own = [row for row in results["labels"] if (row["things"], row["mode"]) == (things, mode)]
-            yield f"| {things} | {mode} | {len(own)} | {' | '.join(_mean(own, name) for name in NAMES)} |"
+            yield f"| {things} | {mode} | {len(own)} | {_means(own)} |"
 
 
-def _mean(rows: Sequence[Any], metric: str) -> str:
-    """Return the mean over seeds in percent; "-" where it is undefined."""
-    values = [row[metric] for row in rows]
-    return "-" if None in values else f"{100 * statistics.mean(values):.1f}"
+def _means(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the means over seeds as cells of a table."""
+    return " | ".join(mean_percent(row[name] for row in rows) for name in NAMES)
 
 
 def draw_scores(folder: Path, path: Path) -> None:
@@ -361,9 +344,7 @@ def main() -> None:
     parser.add_argument("--labels", type=int, nargs="*", default=[], help="things with labels, for the label curve")
     parser.add_argument("--label-seeds", type=int, nargs="+", default=[0], help="seeds of the label curve")
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "benchmark", help="folder of the runs")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="file to write")
-    parser.add_argument("--from-runs", action="store_true", help="only collect what finished runs have written")
-    parser.add_argument("--page", action="store_true", help="only write the page from the file")
+    collect_options(parser, RESULTS)
     flags = parser.parse_args()
     runs = flags.runs.resolve()
     if not flags.page:

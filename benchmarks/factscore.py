@@ -14,13 +14,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, provenance, test_folder, write_json
+from common import ROOT, provenance, results_file, test_folder, write_json
 
 from lovec.cli import main as lovec
 from lovec.metrics.results import read_results
 from lovec.types import ResultRow
 
-RESULTS = ROOT / "benchmarks" / "results" / "factscore.json"
+RESULTS = results_file("factscore")
 
 
 def run(labels: Path, seeds: Sequence[int], out: Path) -> dict[str, Any]:

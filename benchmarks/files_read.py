@@ -22,8 +22,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from common import ROOT, page_options, provenance, run_for_page
+from common import ROOT, provenance, results_and_page
 from lightning.pytorch import Trainer
+from page_parts import page_options, run_for_page
 
 from lovec.datamodules import World
 from lovec.datasets.columns import Columns
@@ -39,8 +40,7 @@ from lovec.taggers import open_session
 from lovec.tagging import tag
 from lovec.types import LossOutput, Record
 
-RESULTS = ROOT / "benchmarks" / "results" / "files_read.json"
-PAGE = ROOT / "CONTRIBUTING.md"
+RESULTS, PAGE = results_and_page("files_read", "CONTRIBUTING.md")
 MARKS = ("<!-- files: written by benchmarks/files_read.py -->", "<!-- end of files -->")
 HOMES = (f"{ROOT / 'lovec'}/", f"{ROOT / 'cli'}/")
 ADAPTER = ROOT / "lovec" / "datasets" / "world" / "adapter"

@@ -19,14 +19,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, read_json, versions_text, write_json
+from common import read_json, results_and_page, results_file, write_json
+from page_parts import page_of_lines, versions_text
 
 from lovec.metrics.table import METRICS
 from lovec.types import ResultRow
 
-WORLD = ROOT / "benchmarks" / "results" / "world.json"
-RESULTS = WORLD.with_name("first_tokens.json")
-PAGE = ROOT / "docs" / "results" / "first-tokens.md"
+RESULTS, PAGE = results_and_page("first_tokens", "docs/results/first-tokens.md")
+WORLD = results_file("world")
 NAMES = ("brier", "ece_m", "spearman")
 READOUTS = ("stated", "mean")
 LEARNED = ("ExpectedReward", "Distil")
@@ -71,14 +71,10 @@ def _row(found: tuple[tuple[str, str, str], dict[int, list[float]]]) -> dict[str
     }
 
 
-def page(results: Mapping[str, Any]) -> str:
-    """Return the page of the results in Markdown."""
-    return "\n".join(_lines(results)) + "\n"
-
-
-def _lines(results: Mapping[str, Any]) -> Iterator[str]:
-    yield "# First tokens of scores on the embedded world"
-    yield ""
+@page_of_lines
+def page(results: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the page of the results in Markdown, line by line."""
+    yield from ("# First tokens of scores on the embedded world", "")
     yield (
         "Written by `benchmarks/first_tokens.py` from `benchmarks/results/first_tokens.json`. Differences, in points, "
         "of results with first tokens (`policy.scoring: prefix`) from those of the same seeds with whole tags "

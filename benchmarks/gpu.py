@@ -30,7 +30,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from common import ROOT, provenance, write_json
+from common import ROOT, provenance, results_file, write_json
 from cost import LLAMA_3_8B
 from gpu_phases import StepTimer, model_flops, synchronize, utilisation
 from lightning.pytorch import Trainer
@@ -42,7 +42,7 @@ from lovec.models.tiny import build_tiny
 from lovec.modules import DPO, GRPO, SFT, EvaluationConfig, ExpectedReward, PolicyConfig
 from lovec.types import Record, Sentence
 
-RESULTS = ROOT / "benchmarks" / "results" / "gpu.json"
+RESULTS = results_file("gpu")
 LIMIT_GB = 80.0
 """Memory of the GPU that the paper used, in GB; no step may need more."""
 STEPS = 2

@@ -28,19 +28,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import yaml
-from common import (
-    CALIBRATION,
-    HEADINGS,
-    ROOT,
-    interval_values,
-    page_options,
-    provenance,
-    run_for_page,
-    run_lovec,
-    versions_text,
-)
+from common import CALIBRATION, ROOT, interval_values, provenance, results_and_page, run_lovec
 from grounded_baselines import cross_fitted, read_by_baselines, tag_in_parts
 from grounded_rows import measured_answers, oracle_of, plain_answers, sourced_answers, with_stated
+from page_parts import HEADINGS, page_options, run_for_page, versions_text
 
 from lovec.core.hub import SHIPPED
 from lovec.datasets.jsonl import write_records
@@ -53,8 +44,7 @@ from lovec.types import Oracle, Record, Sampling, Sentence
 if TYPE_CHECKING:
     from lovec.calibration.maps import FeatureMap
 
-RESULTS = ROOT / "benchmarks" / "results" / "grounded.json"
-PAGE = ROOT / "docs" / "grounded.md"
+RESULTS, PAGE = results_and_page("grounded", "docs/grounded.md")
 MARKS = ("<!-- grounded table: written by benchmarks/grounded.py -->", "<!-- end of the grounded table -->")
 SETTINGS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
 MODEL, TRAINED, WITHOUT = "smollm2", "grounded", "ungrounded"

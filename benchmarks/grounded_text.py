@@ -22,19 +22,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from common import (
-    CALIBRATION,
-    HEADINGS,
-    ROOT,
-    interval_text,
-    interval_values,
-    page_options,
-    provenance,
-    run_for_page,
-    run_lovec,
-    versions_text,
-)
+from common import CALIBRATION, ROOT, interval_values, provenance, results_and_page, run_lovec
 from grounded_baselines import CONSTANT, cross_fitted, read_by_baselines, tag_in_parts, without_evidence
+from page_parts import HEADINGS, interval_text, page_options, run_for_page, versions_text
 from real_data import FOLDS, fold_of, read_set, write_split
 
 from lovec.datasets.jsonl import read_records
@@ -42,8 +32,7 @@ from lovec.metrics.bootstrap import QuestionPairs, Resampled, resample
 from lovec.metrics.records import READOUTS, confidence_of
 from lovec.types import Record
 
-RESULTS = ROOT / "benchmarks" / "results" / "grounded_text.json"
-PAGE = ROOT / "docs" / "grounded.md"
+RESULTS, PAGE = results_and_page("grounded_text", "docs/grounded.md")
 MARKS = (
     "<!-- table on people's labels: written by benchmarks/grounded_text.py -->",
     "<!-- end of the table on people's labels -->",

@@ -24,7 +24,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import ROOT, page_options, run_for_page, versions_text
+from common import results_and_page
+from page_parts import page_options, percent, run_for_page, versions_text
 
 from lovec.calibration.conformal import (
     TRUE_FROM,
@@ -43,8 +44,7 @@ from lovec.datasets.jsonl import read_records
 from lovec.models.tiny import ensure_tiny
 from lovec.types import Record, Sentence
 
-RESULTS = ROOT / "benchmarks" / "results" / "guarantee.json"
-PAGE = ROOT / "docs" / "calibrate.md"
+RESULTS, PAGE = results_and_page("guarantee", "docs/calibrate.md")
 BEGIN, END = "<!-- guarantee: written by benchmarks/guarantee.py -->", "<!-- /guarantee -->"
 ALPHAS = (0.05, 0.1, 0.2)
 PROMISES: Mapping[Promise, float] = {"all-true": 1.0, "share": 0.8, "errors": 1.0}
@@ -180,16 +180,16 @@ def table(results: Entry) -> str:
     ]
     for name, row in ((entry["data"], row) for entry in results["data"] for row in entry["rows"]):
         errors = row["promise"] == "errors"
-        promised = f"at most {_percent(row['alpha'])}" if errors else f"at least {_percent(1 - row['alpha'])}"
-        shares = [_percent(row[f"kept_{name}"]) for name in ("own", "random", "best")]
-        cells = [name, WORDS[row["promise"]], f"{row['alpha']:g}", promised, _percent(row["reached"]), *shares]
+        promised = f"at most {percent(row['alpha'])}" if errors else f"at least {percent(1 - row['alpha'])}"
+        shares = [percent(row[f"kept_{name}"]) for name in ("own", "random", "best")]
+        cells = [name, WORDS[row["promise"]], f"{row['alpha']:g}", promised, percent(row["reached"]), *shares]
         lines.append(f"| {' | '.join(cells)} |")
     sets = "; ".join(
         f"{entry['data']}: {entry['sentences']} labelled sentences of {entry['answers']} answers, "
-        f"{_percent(entry['true'])} % true" + (f", mean over {entry['files']} seeds" if entry["files"] > 1 else "")
+        f"{percent(entry['true'])} % true" + (f", mean over {entry['files']} seeds" if entry["files"] > 1 else "")
         for entry in results["data"]
     )
-    bands = ", ".join(f"{_percent(_band(alpha, results['splits']))} for alpha {alpha:g}" for alpha in ALPHAS)
+    bands = ", ".join(f"{percent(_band(alpha, results['splits']))} for alpha {alpha:g}" for alpha in ALPHAS)
     lines += [
         "",
         f"Percent; means over {results['splits']} random splits into halves, one for the threshold, the other to try "
@@ -244,10 +244,6 @@ def _as_published(passage: Passage, threshold: float, share: float) -> bool:
 
 def _truth(passages: Sequence[Passage]) -> float:
     return sum(sum(p.true) for p in passages) / sum(len(p.true) for p in passages)
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:.1f}"
 
 
 if __name__ == "__main__":

@@ -19,7 +19,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import ROOT, page_options, run_for_page, versions_text
+from common import results_and_page
+from page_parts import page_options, run_for_page, versions_text
 from powered import drawn, population, read
 
 from lovec.calibration.conformal import TRUE_FROM, Passage, losses
@@ -29,8 +30,7 @@ from lovec.metrics.functional import brier_score, ece_m
 from lovec.metrics.powered import Judged
 from lovec.types import Promise
 
-RESULTS = ROOT / "benchmarks" / "results" / "judged.json"
-PAGE = ROOT / "docs" / "calibrate.md"
+RESULTS, PAGE = results_and_page("judged", "docs/calibrate.md")
 BEGIN, END = "<!-- judged: written by benchmarks/judged.py -->", "<!-- /judged -->"
 PROMISES: Sequence[tuple[Promise, float, float, str]] = (
     ("errors", 1.0, 0.1, "errors: at most 10 % of all claims"),

@@ -24,8 +24,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from common import ROOT, page_options, run_for_page, versions_text
+from common import results_and_page, results_file
 from levels import adaptive, levels_lines
+from page_parts import page_options, percent, run_for_page, versions_text
 from real_scores import Place, read_scored
 
 from lovec.baselines import Words
@@ -36,8 +37,7 @@ from lovec.datasets.world import EmbeddedWorld
 from lovec.taggers import IterativeTagger, open_session
 from lovec.types import Record
 
-RESULTS = ROOT / "benchmarks" / "results" / "kinds.json"
-PAGE = ROOT / "docs" / "calibrate.md"
+RESULTS, PAGE = results_and_page("kinds", "docs/calibrate.md")
 BEGIN, END = "<!-- kinds: written by benchmarks/kinds.py -->", "<!-- /kinds -->"
 PROMISES: Sequence[tuple[Promise, float, float]] = (("share", 0.2, 0.8), ("errors", 0.2, 1.0))
 """Kind of promise, alpha, share."""
@@ -45,7 +45,7 @@ WORDS = {"share": "80 % of the kept are true", "errors": "errors of all claims"}
 COLUMNS = ("rarity", "region")
 THIRDS = ("most known third", "middle third", "least known third")
 ORDER = ("very freq", "freq", "medium", "rare", "very rare", *THIRDS)
-ATLAS = ROOT / "benchmarks" / "results" / "real" / "atlas-larger" / "seed-1-distil.json"
+ATLAS = results_file("real/atlas-larger/seed-1-distil")
 
 
 class Answers(NamedTuple):
@@ -167,12 +167,12 @@ def table(results: Mapping[str, Any]) -> str:
                 for rule in ("all", "kind")
             ]
             reached = [
-                f"**{_percent(row[f'{rule} reached'])}**" if is_broken else _percent(row[f"{rule} reached"])
+                f"**{percent(row[f'{rule} reached'])}**" if is_broken else percent(row[f"{rule} reached"])
                 for rule, is_broken in zip(("all", "kind"), broken, strict=True)
             ]
-            promised = f"at {'most' if errors else 'least'} {_percent(goal)}"
-            kept = [_percent(row[f"{rule} kept"]) for rule in ("all", "kind")]
-            cells = [data, WORDS[row["promise"]], row["kind"], str(row["answers"]), _percent(row["true"]), promised]
+            promised = f"at {'most' if errors else 'least'} {percent(goal)}"
+            kept = [percent(row[f"{rule} kept"]) for rule in ("all", "kind")]
+            cells = [data, WORDS[row["promise"]], row["kind"], str(row["answers"]), percent(row["true"]), promised]
             lines.append(f"| {' | '.join([*cells, reached[0], kept[0], reached[1], kept[1]])} |")
     lines += [
         "",
@@ -190,10 +190,6 @@ def table(results: Mapping[str, Any]) -> str:
 
 def _band(share: float, splits: int) -> float:
     return 1.96 * (share * (1 - share) / splits) ** 0.5
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:.1f}"
 
 
 def _place(name: str) -> tuple[int, str]:

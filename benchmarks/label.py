@@ -15,7 +15,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, publish
+from common import publish, results_file
 from usage import peak_memory, resident_memory
 
 from lovec.cli import main as lovec
@@ -24,7 +24,7 @@ from lovec.datasets.world import EmbeddedWorld
 from lovec.datasets.world.text import FORMS, draw_sentence
 from lovec.types import Record
 
-RESULTS = ROOT / "benchmarks" / "results" / "label.json"
+RESULTS = results_file("label")
 WARM_UP = 1000  # records of a first run, after which everything is imported and every buffer is in use
 
 

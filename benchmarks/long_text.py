@@ -15,13 +15,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, publish
+from common import publish, results_file
 
 from lovec.datasets.jsonl import read_records
 from lovec.datasets.world import ensure_world
 from lovec.datasets.world.text import FORMS, draw_sentence
 
-RESULTS = ROOT / "benchmarks" / "results" / "long_text.json"
+RESULTS = results_file("long_text")
 MODEL = "world-small"
 
 

@@ -19,30 +19,23 @@ from typing import Any
 
 from common import (
     CALIBRATION,
-    HEADINGS,
     ROOT,
-    interval_text,
-    mean_text,
     most_tokens,
     provenance,
-    read_json,
+    results_and_page,
     seeds_of,
-    seeds_text,
     select,
-    side,
     test_folder,
     training_samples,
-    world_text,
-    write_json,
 )
+from page_parts import HEADINGS, interval_text, mean_percent, mean_text, run_or_try, seeds_text, side, world_text
 
 from lovec.datamodules import World
 from lovec.metrics.results import read_results
 from lovec.metrics.table import METRICS
 from lovec.types import Record
 
-RESULTS = ROOT / "benchmarks" / "results" / "oracle.json"
-PAGE = ROOT / "docs" / "results" / "oracle.md"
+RESULTS, PAGE = results_and_page("oracle")
 ORACLES = {
     "exact": "the oracle of the world",
     "self": "`SelfJudge`: the frozen base model rates its own sentences 0 to 10, mean of the distribution; "
@@ -237,7 +230,7 @@ def page(results: Mapping[str, Any]) -> str:
     ]
     for oracle in ORACLES:
         entries = [entry for entry in labels if entry["oracle"] == oracle]
-        cells = [percent([entry[key] for entry in entries]) for key in ("spearman", "brier", "mean", "truth")]
+        cells = [mean_percent(entry[key] for entry in entries) for key in ("spearman", "brier", "mean", "truth")]
         sentences = sum(entry["n"] for entry in entries) // len(entries)
         lines.append(f"| {' | '.join([oracle, *cells, str(sentences)])} |")
     seeds = seeds_of(rows)
@@ -267,24 +260,12 @@ def sentence(entry: Mapping[str, Any]) -> str:
     return f"DPO less DPO on exact labels: {'; '.join(parts)}."
 
 
-def percent(values: Sequence[float | None]) -> str:
-    """Return the mean of the values in %, "-" if one is undefined."""
-    defined = [value for value in values if value is not None]
-    return f"{100 * sum(defined) / len(defined):.1f}" if defined and len(defined) == len(values) else "-"
-
-
 def main() -> None:
     """Run the benchmark as the command line says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="seeds of answers, samples and runs")
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "oracle", help="folder of the runs")
-    parser.add_argument("--page", action="store_true", help="only write the page from the results")
-    parser.add_argument("--quick", action="store_true", help="try it out; results and page go to --out")
-    flags = parser.parse_args()
-    results, written = (flags.out / RESULTS.name, flags.out / PAGE.name) if flags.quick else (RESULTS, PAGE)
-    if not flags.page:
-        write_json(results, run(flags))
-    written.write_text(page(read_json(results)), encoding="utf-8")
+    run_or_try(parser, run, page, RESULTS, PAGE)
 
 
 if __name__ == "__main__":

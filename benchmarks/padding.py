@@ -21,7 +21,8 @@ from typing import Any
 from unittest import mock
 
 import torch
-from common import ROOT, page_options, run_for_page, versions_text
+from common import results_and_page
+from page_parts import page_options, run_for_page, versions_text
 
 from lovec.datasets.atlas.shipped import atlas_records
 from lovec.datasets.factscore import read_factscore
@@ -29,8 +30,7 @@ from lovec.engines import kv
 from lovec.taggers import IterativeTagger, open_session
 from lovec.types import Record
 
-RESULTS = ROOT / "benchmarks" / "results" / "padding.json"
-PAGE = ROOT / "docs" / "speed.md"
+RESULTS, PAGE = results_and_page("padding", "docs/speed.md")
 BEGIN, END = "<!-- padding: written by benchmarks/padding.py -->", "<!-- /padding -->"
 PACKED, PADDED = WAYS = ("packed", "padded")
 

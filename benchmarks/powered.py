@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import ROOT, page_options, run_for_page, versions_text
+from common import results_and_page
+from page_parts import page_options, percent, run_for_page, versions_text
 
 from lovec.baselines.words import Words
 from lovec.datasets.layouts import read_any
@@ -30,8 +31,7 @@ from lovec.metrics.powered import LEVEL, Judged, Measured, measure_judged
 from lovec.metrics.table import METRICS
 from lovec.types import Record
 
-RESULTS = ROOT / "benchmarks" / "results" / "powered.json"
-PAGE = ROOT / "docs" / "metrics.md"
+RESULTS, PAGE = results_and_page("powered", "docs/metrics.md")
 BEGIN, END = "<!-- powered: written by benchmarks/powered.py -->", "<!-- /powered -->"
 DOMAINS = ("Bio-Medical", "Education", "Finance", "Open-Domain", "Science")
 LABELS = (100, 200, 400)
@@ -145,16 +145,16 @@ def table(results: Entry) -> str:
         cells = [
             str(row["labels"]),
             METRICS[row["metric"]].heading,
-            *(_percent(one[key]) for one in (people, powered) for key in ("coverage", "width")),
+            *(percent(one[key]) for one in (people, powered) for key in ("coverage", "width")),
             f"{100 * (1 - powered['width'] / people['width']):.0f} %",
             "-" if row["worth"] is None else f"{row['worth']:.0f}",
         ]
         lines.append(f"| {' | '.join(cells)} |")
     truth, found = results["truth"], results["verdicts"]
-    kinds = ", ".join(f"{kind} {one['claims']} ({_percent(one['true'])} % true)" for kind, one in found.items())
+    kinds = ", ".join(f"{kind} {one['claims']} ({percent(one['true'])} % true)" for kind, one in found.items())
     alone = "; ".join(
-        f"{METRICS[name].heading} {_percent(value)}, off by "
-        f"{_percent(next(r for r in results['rows'] if r['metric'] == name)['judge']['off'])}"
+        f"{METRICS[name].heading} {percent(value)}, off by "
+        f"{percent(next(r for r in results['rows'] if r['metric'] == name)['judge']['off'])}"
         for name, value in truth.items()
     )
     band = 196 * math.sqrt(LEVEL * (1 - LEVEL) / results["draws"])
@@ -174,10 +174,6 @@ def main() -> None:
     parser = page_options(str(__doc__), "the folder of HaluEval 2.0")
     parser.add_argument("--draws", type=int, default=1000)
     run_for_page(parser, run, table, RESULTS, PAGE, (BEGIN, END))
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:.1f}"
 
 
 if __name__ == "__main__":

@@ -19,26 +19,14 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from common import (
-    CALIBRATION,
-    HEADINGS,
-    ROOT,
-    interval_text,
-    provenance,
-    read_json,
-    seeds_text,
-    side,
-    versions_text,
-    write_json,
-)
-from distil import lovec
+from common import CALIBRATION, QUIET, ROOT, commits_of, lovec, provenance, read_json, results_and_page, write_json
+from page_parts import HEADINGS, collect_options, interval_cell, page_of_lines, seeds_text, versions_text
 from world_intervals import records_in, tagged_path
 
 from lovec.evaluation.evaluator import MODES
 from lovec.metrics.bootstrap import Resampled, by_question, intervals, resample
 
-RESULTS = ROOT / "benchmarks" / "results" / "qlora.json"
-PAGE = ROOT / "docs" / "results" / "qlora.md"
+RESULTS, PAGE = results_and_page("qlora")
 NOTE = "qlora.note.json"
 METHODS = {"SFT": "sft", "DPO": "dpo"}
 BASES = {"float32": (), "4 bits": ("--config", "qlora.yaml", "--model.optimizer.min_8bit_size", "256")}
@@ -49,7 +37,6 @@ are that small, those of large models are not.
 """
 VARIANTS = {"world-small": ("--config", "world-small.yaml"), "world": ()}
 """Models of the embedded world, and what they add to the command line."""
-_QUIET = ("--trainer.enable_model_summary", "false", "--trainer.enable_progress_bar", "false")
 
 
 def folder_of(runs: Path, base: str, seed: int) -> Path:
@@ -65,7 +52,7 @@ def fit_and_test(runs: Path, variant: str, base: str, seed: int, method: str) ->
     print(run, flush=True)
     note = provenance()
     settings = ["--config", f"{METHODS[method]}.yaml", *VARIANTS[variant], *BASES[base]]
-    settings += ["--trainer.default_root_dir", str(run), "--seed_everything", str(seed), *_QUIET]
+    settings += ["--trainer.default_root_dir", str(run), "--seed_everything", str(seed), *QUIET]
     start = [] if method == "SFT" else ["--model.policy.adapter", str(run.parent / METHODS["SFT"] / "adapter")]
     lovec("fit", *settings, *start, "--trainer.limit_val_batches", "0")
     lovec("test", *settings, "--model.evaluation.vanilla", "false")
@@ -88,8 +75,7 @@ def collect(runs: Path, variant: str, seeds: Sequence[int]) -> dict[str, Any]:
                 entries[-1]["mean_factuality"] = _truth(runs, base, method, mode, seeds)
     kept = {name: notes[0][name] for name in ("date", "versions", "machine", "world")}
     kept["versions"] = {**kept["versions"], "bitsandbytes": version("bitsandbytes")}
-    commits = ", ".join(sorted({note["commit"] for note in notes}))
-    return kept | {"commit": commits, "variant": variant, "seeds": list(seeds), "entries": entries}
+    return kept | {"commit": commits_of(notes), "variant": variant, "seeds": list(seeds), "entries": entries}
 
 
 def _records(runs: Path, base: str, method: str, mode: str, seed: int) -> list[Any]:
@@ -113,14 +99,10 @@ def _truth(runs: Path, base: str, method: str, mode: str, seeds: Sequence[int]) 
     return sum(values) / len(values)
 
 
-def page(results: Mapping[str, Any]) -> str:
-    """Return the page of the results in Markdown."""
-    return "\n".join(_lines(results)) + "\n"
-
-
-def _lines(results: Mapping[str, Any]) -> Iterator[str]:
-    yield "# Training on a base model in 4 bits"
-    yield ""
+@page_of_lines
+def page(results: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the page of the results in Markdown, line by line."""
+    yield from ("# Training on a base model in 4 bits", "")
     yield (
         "Written by `benchmarks/qlora.py` from `benchmarks/results/qlora.json`. The embedded world "
         f"`{results['variant']}`, things of the trained kinds, stated score, percent; {seeds_text(results['seeds'])}. "
@@ -133,15 +115,10 @@ def _lines(results: Mapping[str, Any]) -> Iterator[str]:
     yield from ("", f"| Method | Mode | Base | {HEADINGS} | f |", "|---|---|---|---|---|---|---|")
     for entry in results["entries"]:
         difference = entry["against"] is not None
-        cells = [_cell(entry[name], difference) for name in CALIBRATION]
+        cells = [interval_cell(entry[name], difference) for name in CALIBRATION]
         base = f"{entry['base']} minus {entry['against']}" if difference else entry["base"]
         truth = "" if difference else f"{100 * entry['mean_factuality']:.1f}"
         yield f"| {entry['method']} | {entry['mode']} | {base} | {' | '.join(cells)} | {truth} |"
-
-
-def _cell(ends: Sequence[float] | None, difference: bool) -> str:
-    text = interval_text(ends, signed=difference) or "-"
-    return f"**{text}**" if difference and side(ends) else text
 
 
 def main() -> None:
@@ -150,8 +127,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--variant", choices=VARIANTS, default="world-small")
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "qlora", help="folder of the runs")
-    parser.add_argument("--from-runs", action="store_true", help="only collect what finished runs have written")
-    parser.add_argument("--page", action="store_true", help="only write the page from the file")
+    collect_options(parser)
     flags = parser.parse_args()
     runs = flags.runs.resolve() / flags.variant
     if not flags.page:

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from common import ROOT, provenance, run_lovec, test_folder, write_json
+from common import ROOT, provenance, results_file, run_lovec, test_folder, write_json
 from real_data import FOLDS, SETS, is_folded, write_split
 from real_page import write_pages
 from real_results import collect, entry_of, merged, read_results_file
@@ -38,7 +38,7 @@ from lovec.core.hub import trained_recipe
 from lovec.metrics.results import read_results
 from lovec.types import ITERATIVE, LovecError
 
-RESULTS = ROOT / "benchmarks" / "results" / "real.json"
+RESULTS = results_file("real")
 SETTINGS = Path(__file__).with_suffix(".yaml")
 LABELS = "LOVEC_SHARED_DATA"
 """Environment variable with the folder of people's labels."""

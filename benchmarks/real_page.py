@@ -7,7 +7,8 @@ from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
-from common import CALIBRATION, ROOT, VERDICTS, interval_text, replace_between, side, verdict
+from common import CALIBRATION, ROOT
+from page_parts import VERDICTS, interval_cell, interval_text, replace_between, verdict
 from real_data import FOLDS, SETS, is_folded
 from real_results import CLAIMS, METRICS, VARIANT
 from world_tables import MODES
@@ -343,7 +344,10 @@ def _claims(results: Mapping[str, Any], data: str) -> list[str]:
         for mode, heading in MODES.items():
             place = {"data": data, "method": method, "against": other, "domain": domain, "mode": mode}
             if entry := _interval(results, **place, readout="stated"):
-                cells = ["-" if _is_undefined(name, method, other) else _signed(entry[name]) for name in CALIBRATION]
+                cells = [
+                    "-" if _is_undefined(name, method, other) else interval_cell(entry[name], difference=True)
+                    for name in CALIBRATION
+                ]
                 own, plural = _seeds(entry["seeds"]), "s" * (len(entry["seeds"]) > 1)
                 seeds = "" if own == every else f" ({part}{plural} {own})"
                 lines.append(
@@ -370,11 +374,6 @@ def _is_undefined(metric: str, *methods: str) -> bool:
     The best constant has no rank correlation. Over folds it is another number in each, and would get one by that.
     """
     return metric == "spearman" and CONSTANT in methods
-
-
-def _signed(ends: Sequence[float] | None) -> str:
-    text = interval_text(ends, signed=True) or "-"
-    return f"**{text}**" if side(ends) else text
 
 
 def _population_section(results: Mapping[str, Any], data: str) -> list[str]:

@@ -32,8 +32,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from common import ROOT, provenance, read_json, replace_between, versions_text, write_json
+from common import provenance, read_json, results_and_page, write_json
 from flops import cost
+from page_parts import replace_between, versions_text
 from real_rows import Biographies, Cities
 from sides import SMALLEST, WHOLE, Case, Lovec
 from speed import OURS, TRL, differences, trl_side
@@ -47,8 +48,7 @@ from lovec.policy import PolicyConfig, load_base, load_tokenizer
 from lovec.taggers import IterativeTagger
 from lovec.types import LovecError, Record, Sampling
 
-RESULTS = ROOT / "benchmarks" / "results" / "real_peers.json"
-PAGE = ROOT / "docs" / "speed.md"
+RESULTS, PAGE = results_and_page("real_peers", "docs/speed.md")
 BEGIN, END = "<!-- peers: written by benchmarks/real_peers.py -->", "<!-- end of peers -->"
 TRAINING = {"SFT": (4, 1), "DPO": (2, 1), "GRPO": (1, 4)}
 """Rows, pairs, or questions and answers to each, of a step on cities."""

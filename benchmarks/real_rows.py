@@ -18,8 +18,18 @@ SYSTEMS = ("InstructGPT", "ChatGPT", "PerplexityAI")
 CONTINENTS = {"AF": "Africa", "AS": "Asia", "EU": "Europe", "SA": "South America"}
 
 
+class ForSmolLM2:
+    """Rows for SmolLM2, with the instruction that is used where none is given."""
+
+    instruction: str | None = None
+
+    def model(self, folder: Path) -> str:
+        """Return the folder of SmolLM2."""
+        return resolve_model(SMOLLM2)
+
+
 @dataclass(frozen=True)
-class Cities:
+class Cities(ForSmolLM2):
     """Answers of six short sentences about cities, with facts of GeoNames.
 
     The first answer to a question has those of the city's own country, the others those of the next cities' countries.
@@ -30,16 +40,11 @@ class Cities:
 
     sentences: int = 6
     name: str = "cities"
-    instruction: str | None = None
 
     @property
     def shorter(self) -> Cities:
         """Answers of two sentences."""
         return replace(self, sentences=2)
-
-    def model(self, folder: Path) -> str:
-        """Return the folder of SmolLM2."""
-        return resolve_model(SMOLLM2)
 
     def answers(self, questions: int, group: int, encoder: Any = None) -> list[Record]:
         """Return labelled pairs, ``group`` answers to every question, with lower labels the later they come."""
@@ -57,7 +62,7 @@ class Cities:
 
 
 @dataclass(frozen=True)
-class Biographies:
+class Biographies(ForSmolLM2):
     """Biographies with human labels, FActScore's data: those of InstructGPT, or of three systems as a group.
 
     Attributes:
@@ -68,16 +73,11 @@ class Biographies:
     folder: Path
     sentences: int = 6
     name: str = "biographies"
-    instruction: str | None = None
 
     @property
     def shorter(self) -> Biographies:
         """Answers of one sentence."""
         return replace(self, sentences=1)
-
-    def model(self, folder: Path) -> str:
-        """Return the folder of SmolLM2."""
-        return resolve_model(SMOLLM2)
 
     def answers(self, questions: int, group: int, encoder: Any = None) -> list[Record]:
         """Return labelled pairs about the first people of whom ``group`` systems have a labelled answer.

@@ -28,7 +28,9 @@ from typing import Any
 from unittest import mock
 
 import torch
-from common import ROOT, publish, read_json, replace_between, versions_text
+from common import publish, read_json, results_and_page
+from page_parts import replace_between, versions_text
+from real_rows import NAMES, ForSmolLM2
 from sides import OBJECTIVES, WHOLE, Case, Lovec
 from torch.nn.utils.rnn import pad_sequence
 from transformers import DynamicCache
@@ -36,19 +38,15 @@ from transformers import DynamicCache
 from lovec.encoding.choices import NO_CHOICES, ChoiceTree
 from lovec.engines import TransformersEngine
 from lovec.engines.kv import CachedRows
-from lovec.models import resolve_model
-from lovec.models.gguf import SMOLLM2
 from lovec.modules import ExpectedReward, SFTRegression
 from lovec.modules.base import ratings
 from lovec.policy import TokenBatch
 from lovec.taggers import IterativeTagger
 from lovec.types import Record, Sentence
 
-RESULTS = ROOT / "benchmarks" / "results" / "real_speed.json"
-PAGE = ROOT / "docs" / "speed.md"
+RESULTS, PAGE = results_and_page("real_speed", "docs/speed.md")
 BEGIN, END = "<!-- real model: written by benchmarks/real_speed.py -->", "<!-- end of the real model -->"
 
-CITIES = ("Jakarta", "Da Nang", "Takamatsu", "Leipzig", "Arusha", "Rosario", "Tampere", "Nagpur")
 FACTS = (
     "{city} is a city in Indonesia.",
     "It lies on the continent of Asia.",
@@ -81,20 +79,15 @@ TARGETS = {
 OBJECTIVES.update(LastReward=partial(ExpectedReward, context="last"), SFTRegression=SFTRegression)
 
 
-class Cities:
+class Cities(ForSmolLM2):
     """The answers that are learned from and tagged."""
 
     name = "cities"
-    instruction = None
-
-    def model(self, _: Path) -> str:
-        """Return the folder of the model."""
-        return resolve_model(SMOLLM2)
 
     def answers(self, rows: int, group: int = 1, encoder: Any = None) -> list[Record]:
         """Return one labelled answer per city; the labels are made up."""
         records = []
-        for at, city in enumerate(CITIES[:rows]):
+        for at, city in enumerate(NAMES[:rows]):
             texts = [fact.format(city=city) for fact in FACTS]
             labels = [(3 * at + 7 * place) % 11 / 10 for place in range(len(texts))]
             sentences = tuple(Sentence(text, factuality=f) for text, f in zip(texts, labels, strict=True))
@@ -106,7 +99,7 @@ class Cities:
 def sides(folder: Path) -> dict[str, Callable[[], None]]:
     """Return what is measured, by its name: one call is one step, or one tagging of all answers."""
     source: Any = Cities()
-    rows, model = source.answers(len(CITIES)), source.model(folder)
+    rows, model = source.answers(len(NAMES)), source.model(folder)
     found: dict[str, Callable[[], None]] = {}
     for name, (objective, scoring) in STEPS.items():
         side = Lovec(Case(objective, source), model, folder, scoring=scoring)
@@ -194,7 +187,7 @@ def measure(rounds: int) -> dict[str, Any]:
                 "range": [min(ratios), max(ratios)],
             }
         )
-    return {"rounds": rounds, "sentences": len(CITIES) * len(FACTS), "sides": rows}
+    return {"rounds": rounds, "sentences": len(NAMES) * len(FACTS), "sides": rows}
 
 
 def table(results: dict[str, Any]) -> str:

@@ -27,7 +27,8 @@ from typing import Any, get_args
 
 import numpy as np
 import yaml
-from common import ROOT, page_options, provenance, run_for_page, versions_text
+from common import ROOT, provenance, results_and_page, results_file
+from page_parts import page_options, percent, run_for_page, versions_text
 from real_scores import Answer, Place, read_scored
 
 from lovec.calibration import read_calibrations
@@ -44,11 +45,10 @@ from lovec.text.clauses import in_clauses
 from lovec.text.untag import split_record
 from lovec.types import ITERATIVE, Oracle, Record, Sentence
 
-RESULTS = ROOT / "benchmarks" / "results" / "revise.json"
-PAGE = ROOT / "docs" / "tag.md"
+RESULTS, PAGE = results_and_page("revise", "docs/tag.md")
 MARKS = ("<!-- revise: written by benchmarks/revise.py -->", "<!-- /revise -->")
 SETTINGS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
-ATLAS = ROOT / "benchmarks" / "results" / "real" / "atlas-larger" / "seed-1-distil.json"
+ATLAS = results_file("real/atlas-larger/seed-1-distil")
 TITLES = {"world": "World", "atlas": "Atlas"}
 THRESHOLDS = {"shipped": "its own", "divisions": "halves"}
 
@@ -268,12 +268,12 @@ def table(results: Mapping[str, Any]) -> str:
     for part, found in results["parts"].items():
         for row in found["rows"]:
             names = ("held", "kept", "true_kept", "truth", "all_true", "empty", "false_hedged")
-            numbers = [_percent(row[name]) for name in names]
+            numbers = [percent(row[name]) for name in names]
             threshold = THRESHOLDS[row["threshold"]]
-            lines.append(f"| {' | '.join([TITLES[part], _percent(row['level']), threshold, *numbers])} |")
+            lines.append(f"| {' | '.join([TITLES[part], percent(row['level']), threshold, *numbers])} |")
     before = "; ".join(
         f"{TITLES[part]}: {found['sentences']} labelled sentences of {found['answers']} test answers, with a mean "
-        f"truth of {_percent(found['truth'])}, and {_percent(found['all_true'])} % of the answers all true"
+        f"truth of {percent(found['truth'])}, and {percent(found['all_true'])} % of the answers all true"
         for part, found in results["parts"].items()
     )
     changed = sum(row["changed"] for found in results["parts"].values() for row in found["rows"])
@@ -311,13 +311,9 @@ def _clause_lines(parts: Mapping[str, Any]) -> list[str]:
         "|---|--:|--:|--:|--:|--:|",
     ]
     for row in rows:
-        cells = [f"`--unit {row['unit']}`", f"{row['least']:g}", _percent(row["kept"]), _percent(row["truth"])]
+        cells = [f"`--unit {row['unit']}`", f"{row['least']:g}", percent(row["kept"]), percent(row["truth"])]
         lines.append(f"| {' | '.join([*cells, str(row['shortened']), str(row['unread'])])} |")
     return [*lines, ""]
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:.1f}"
 
 
 def run(flags: argparse.Namespace) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import os
 import random
 import statistics
 import subprocess
@@ -23,10 +22,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from common import ROOT, commit_of, publish, read_json, world_text
+from common import ROOT, commit_of, offline, publish, read_json, results_and_page
+from page_parts import world_text
 
-RESULTS = ROOT / "benchmarks" / "results" / "rollouts.json"
-PAGE = ROOT / "docs" / "results" / "rollouts.md"
+RESULTS, PAGE = results_and_page("rollouts")
 WORLD = "world-small"
 ROWS, NEW_TOKENS = 64, 128
 WORK = {
@@ -103,7 +102,7 @@ def work() -> None:
 
 def start_worker(checkout: Path) -> Any:
     """Start a process of this script that imports lovec from ``checkout``."""
-    env = {**os.environ, "PYTHONPATH": str(checkout.resolve()), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    env = {**offline(), "PYTHONPATH": str(checkout.resolve())}
     command = [sys.executable, __file__, "--worker"]
     return subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 

@@ -23,17 +23,17 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, publish, read_json, replace_between, versions_text
+from common import publish, read_json, results_and_page
 from cost import LLAMA_3_8B, forward_flops, step_flops, unique
 from mix import write_model
+from page_parts import replace_between, versions_text
 
 from lovec.encoding import Encoder, distinct_prefixes
 from lovec.models import resolve_model
 from lovec.models.gguf import SMOLLM2
 from lovec.policy import PolicyConfig, TokenSequence, load_tokenizer
 
-RESULTS = ROOT / "benchmarks" / "results" / "score_cost.json"
-PAGE = ROOT / "docs" / "speed.md"
+RESULTS, PAGE = results_and_page("score_cost", "docs/speed.md")
 BEGIN, END = "<!-- score cost: written by benchmarks/score_cost.py -->", "<!-- end of the score cost -->"
 PROMPT, SENTENCES, TOKENS = 190, 6, 25
 SCORINGS = {"exact": list, "first tokens": distinct_prefixes}

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from common import ROOT, provenance, write_json
+from common import ROOT, provenance, results_file, write_json
 
 from lovec.datasets.factscore import read_factscore
 from lovec.datasets.wikibio import read_wikibio
@@ -33,7 +33,7 @@ from lovec.text.abstentions import is_abstention
 from lovec.text.sentences import split_sentences
 from lovec.types import Record, Sentence
 
-RESULTS = ROOT / "benchmarks" / "results" / "sentences.json"
+RESULTS = results_file("sentences")
 HOSTILE = ("." * 100_000, "'" * 100_000, '." ' * 33_333, "U.S. " * 20_000, "..[" + "111 " * 25_000)
 PATIENCE = 10
 """Processor seconds that a hostile text may take; wall time would depend on what else the machine does."""

@@ -31,13 +31,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, provenance, read_json, versions_text, write_json
+from common import LOVEC, ROOT, provenance, read_json, results_and_page, results_file, write_json
+from page_parts import page_of_lines, versions_text
 from servers import VLLM_SETTINGS, free_address, started, vllm_command
 
 from lovec.core.notices import counted
 
-RESULTS = ROOT / "benchmarks" / "results"
-PAGE = ROOT / "docs" / "results" / "serving.md"
 ALONE = {"bare": "vLLM alone", "named": "vLLM alone, log-probabilities of first tokens"}
 """What is asked of vLLM without lovec: an answer, or with it the log-probabilities that first tokens are read from."""
 SERVERS = ALONE | {
@@ -51,7 +50,8 @@ STREAMS = (1, 8, 32)
 SERVED = "served"
 """What requests to vLLM alone call the model."""
 WORLD, REAL = "world", "smollm2"
-FILES = {WORLD: RESULTS / "serving.json", REAL: RESULTS / "serving-smollm2.json"}
+RESULTS, PAGE = results_and_page("serving")
+FILES = {WORLD: RESULTS, REAL: results_file("serving-smollm2")}
 """The results of each model."""
 MEASURED = ("rates", "waits", "differences", "left")
 """What is measured; all else in a file says when and on what."""
@@ -85,7 +85,7 @@ def merged(model: str, adapter: Path, folder: Path) -> Path:
     """Return the folder of a model with an adapter merged into it, which is written unless it is there."""
     if not folder.exists():
         words = ["export", str(adapter), str(folder), "--merged", "--model", model, "--any_base"]
-        subprocess.run([sys.executable, "-m", "lovec.cli", *words], cwd=ROOT, check=True)
+        subprocess.run([*LOVEC, *words], cwd=ROOT, check=True)
     return folder
 
 
@@ -421,7 +421,7 @@ def run(flags: argparse.Namespace) -> dict[str, Any]:
         scoring = "exact" if name == "exact" else "prefix"
         words = ["serve", "--model", str(model), "--engine", f"{addresses['bare']}/v1", "--scoring", scoring]
         port = addresses[name].rpartition(":")[2]
-        commands[name] = [sys.executable, "-m", "lovec.cli", *words, "--port", port]
+        commands[name] = [*LOVEC, *words, "--port", port]
     with ExitStack() as stack:
         groups = {}
         for name, command in commands.items():
@@ -439,12 +439,9 @@ def with_earlier(found: Mapping[str, Any], earlier: Mapping[str, Any]) -> dict[s
     return {**found, "rates": sorted(rows, key=lambda row: row["streams"])}
 
 
-def page(results: Mapping[str, Any]) -> str:
-    """Return the page in Markdown, given the results of each model."""
-    return "\n".join(_lines(results)) + "\n"
-
-
-def _lines(results: Mapping[str, Any]) -> Iterator[str]:
+@page_of_lines
+def page(results: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the page in Markdown line by line, given the results of each model."""
     yield from ("# Serving in front of vLLM", "")
     yield (
         "Written by `benchmarks/serving.py` from `benchmarks/results/serving*.json`. `lovec serve` with a vLLM server "

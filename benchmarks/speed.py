@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import ROOT, provenance, write_json
+from common import provenance, results_file, write_json
 from cost import LLAMA_3_8B, least_flops, trl_flops
 from flops import Cost, cost
 from mix import MIX, SHORT, Mix, WorldRows, llama_tokens, tokens
@@ -44,7 +44,7 @@ from lovec.datasets.world import ensure_world
 from lovec.encoding import INSTRUCTION
 from lovec.types import LovecError
 
-RESULTS = ROOT / "benchmarks" / "results" / "speed.json"
+RESULTS = results_file("speed")
 WORLD = WorldRows()
 OURS, PADDED, TRL, PRECOMPUTED = "lovec", "lovec padded", "TRL", "TRL, reference precomputed"
 SCORED = ("ExpectedReward", "SFTRegression")

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from common import ROOT, replace_between, versions_text
+from common import ROOT
+from page_parts import replace_between, versions_text
 
 from lovec.reports.style import BLUE, FAINT, INK, write_plot
 

@@ -22,15 +22,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, publish, read_json, replace_between, versions_text
+from common import ROOT, publish, read_json, results_and_page
+from page_parts import replace_between, versions_text
 
 from lovec.datasets.jsonl import write_records
 from lovec.metrics.results import write_results
 from lovec.models.tiny import build_tiny
 from lovec.types import Record, ResultRow, Sentence
 
-RESULTS = ROOT / "benchmarks" / "results" / "startup.json"
-PAGE = ROOT / "docs" / "install.md"
+RESULTS, PAGE = results_and_page("startup", "docs/install.md")
 BEGIN, END = "<!-- start-up table: written by benchmarks/startup.py -->", "<!-- end of the start-up table -->"
 
 IMPORTS = {

@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 from allocated import allocated, there
-from common import ROOT, provenance, read_json, write_json
+from common import provenance, read_json, results_and_page, write_json
 from cost import LLAMA_3_8B, LLAMA_3_70B, Sizes, step_flops, unique
 from flops import WithoutProducts, cost
 from hours import GPUS, GROUP, ROWS, TOKENS, Step, estimates
@@ -37,8 +37,7 @@ from lovec.modules.batching import micro_batches
 from lovec.policy import checkpoint_activations, head
 from lovec.policy.sharding import shard_base
 
-RESULTS = ROOT / "benchmarks" / "results" / "takes.json"
-PAGE = ROOT / "docs" / "results" / "takes.md"
+RESULTS, PAGE = results_and_page("takes")
 SHAPES = {"Llama-3-8B": LLAMA_3_8B, "Llama-3-70B": LLAMA_3_70B}
 LORA_R = 16
 """Rank of the adapters in the checks."""

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from common import versions_text
 from hours import (
     BANDWIDTH,
     CAPACITY,
@@ -23,18 +22,15 @@ from hours import (
     TOKENS,
     USED,
 )
+from page_parts import page_of_lines, versions_text
 
 _MODEL = ("objective", "base", "gpus", "width", "layers")
 
 
-def page(results: Mapping[str, Any]) -> str:
-    """Return the page of the results in Markdown."""
-    return "\n".join(_lines(results)) + "\n"
-
-
-def _lines(results: Mapping[str, Any]) -> Iterator[str]:
-    yield "# What training takes"
-    yield ""
+@page_of_lines
+def page(results: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the page of the results in Markdown, line by line."""
+    yield from ("# What training takes", "")
     yield (
         "Written by `benchmarks/takes.py` from `benchmarks/results/takes.json`. Memory and hours of SFT, DPO and GRPO "
         "on Llama-3-8B and Llama-3-70B, computed by a model of memory (`benchmarks/memory.py`), one of operations "

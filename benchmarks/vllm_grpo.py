@@ -23,15 +23,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from common import CALIBRATION, HEADINGS, ROOT, provenance, read_json, replace_between, seeds_of, select, write_json
+from common import CALIBRATION, ROOT, provenance, read_json, results_and_page, seeds_of, select, write_json
+from page_parts import HEADINGS, replace_between
 from servers import LORA_SETTINGS, VLLM_SETTINGS, free_address, started, vllm_command
 
 from lovec.metrics.results import read_results
 from lovec.metrics.table import METRICS
 from lovec.types import ResultRow
 
-RESULTS = ROOT / "benchmarks" / "results" / "vllm_grpo.json"
-PAGE = ROOT / "docs" / "vllm.md"
+RESULTS, PAGE = results_and_page("vllm_grpo", "docs/vllm.md")
 BEGIN, END = "<!-- grpo table: written by benchmarks/vllm_grpo.py -->", "<!-- end of the grpo table -->"
 OTHER_SEED = "transformers, another seed"
 SEED_SHIFT = 1000  # added to the seed of that run

@@ -24,8 +24,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 import numpy as np
-from common import ROOT, page_options, run_for_page, versions_text
+from common import results_and_page
 from kinds import THIRDS, popularity
+from page_parts import page_options, run_for_page, versions_text
 from scipy.special import expit, logit, ndtri
 
 from lovec.calibration import Calibration
@@ -36,8 +37,7 @@ from lovec.datamodules.world import World
 from lovec.taggers import IterativeTagger, open_session
 from lovec.types import ITERATIVE, Record
 
-RESULTS = ROOT / "benchmarks" / "results" / "watching.json"
-PAGE = ROOT / "docs" / "serve.md"
+RESULTS, PAGE = results_and_page("watching", "docs/serve.md")
 BEGIN, END = "<!-- watching: written by benchmarks/watching.py -->", "<!-- /watching -->"
 ALPHA = 0.1
 SENTENCES = 5

@@ -16,7 +16,6 @@ import json
 import os
 import statistics
 import subprocess
-import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +23,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from common import CALIBRATION, ROOT, provenance, read_json, test_folder, write_json
+from common import (
+    CALIBRATION,
+    LOVEC,
+    ROOT,
+    commits_of,
+    provenance,
+    read_json,
+    results_and_page,
+    test_folder,
+    write_json,
+)
+from page_parts import collect_options
 from world_intervals import interval_entries, records_in, tagged_path
 from world_tables import DOMAINS, full_tables
 
@@ -32,10 +42,9 @@ from lovec.cli.demo_methods import METHODS as RUNS
 from lovec.metrics.results import read_results
 from lovec.types import Record, ResultRow
 
-RESULTS = ROOT / "benchmarks" / "results" / "world.json"
+RESULTS, PAGE = results_and_page("world")
 FURTHER = RESULTS.with_name("world-further.json")
 """Rows and intervals of the further test sets: with them the file would be larger than a file of results may be."""
-PAGE = ROOT / "docs" / "results" / "world.md"
 DIAGRAM = ROOT / "docs" / "reliability.svg"
 MIXED = 0.6
 """Least range of factuality over the sentences of the answer that the page shows."""
@@ -51,7 +60,7 @@ def run(seed: int, variant: str, folder: Path, methods: Sequence[str], alone: bo
     """Run ``lovec demo`` for a seed and note how; unless it runs alone, its output goes to a log."""
     folder.mkdir(parents=True, exist_ok=True)
     note, begin = provenance() | {"variant": variant}, time.monotonic()
-    command = [sys.executable, "-m", "lovec.cli", "demo", "--seed", str(seed), "--out", str(folder)]
+    command = [*LOVEC, "demo", "--seed", str(seed), "--out", str(folder)]
     command += ["--full", "--jobs", "1", "--methods", ",".join(methods), "--world", variant]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with (folder / "demo.log").open("w") as log:
@@ -70,7 +79,7 @@ def collect(seeds: Sequence[int], out: Path) -> dict[str, Any]:
             raise SystemExit(f"{folder} holds no finished run of this benchmark ({NOTE} is missing)")
     notes = [json.loads((folder / NOTE).read_text(encoding="utf-8")) for folder in folders]
     return notes[0] | {
-        "commit": ", ".join(sorted({note["commit"] for note in notes})),
+        "commit": commits_of(notes),
         "seconds": {str(seed): note["seconds"] for seed, note in zip(seeds, notes, strict=True)},
         "example": example(_in_domain(tagged_path(folders[0], "Distil", "free-form"))),
         "rows": list(_rows(folders)),
@@ -157,9 +166,7 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", default=[demo_run.name for demo_run in RUNS], help="runs of lovec demo")
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "benchmark", help="folder of the runs")
     parser.add_argument("--jobs", type=int, default=1, help="seeds that run at the same time, one thread each")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="file to write")
-    parser.add_argument("--from-runs", action="store_true", help="only collect what finished runs have written")
-    parser.add_argument("--page", action="store_true", help="only write the page from the file")
+    collect_options(parser, RESULTS)
     flags = parser.parse_args()
     if not flags.page:
         if not flags.from_runs:

@@ -5,18 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from common import (
-    CALIBRATION,
-    HEADINGS,
-    VERDICTS,
-    interval_text,
-    mean_text,
-    seeds_of,
-    select,
-    side,
-    verdict,
-    world_text,
-)
+from common import CALIBRATION, seeds_of, select
+from page_parts import HEADINGS, VERDICTS, interval_cell, interval_text, mean_text, verdict, world_text
 
 from lovec.types import ResultRow, to_rating
 
@@ -93,7 +83,7 @@ def table(results: Mapping[str, Any]) -> str:
             if rows := select(results["rows"], method=method, mode=mode):
                 (entry,) = _comparison(results, method, "SFT", mode) or [{}]
                 brier, *others = (mean_text(rows, name) for name in CALIBRATION)
-                cells = [method, brier, _interval(entry.get("brier"), True), *others]
+                cells = [method, brier, interval_text(entry.get("brier"), signed=True) or "-", *others]
                 lines.append(f"| {' | '.join(cells)} |")
     sentences = select(results["rows"], method="SFT", mode="iterative")[0].n
     seeds = len(seeds_of(results["rows"]))
@@ -178,7 +168,12 @@ def _claims(results: Mapping[str, Any]) -> list[str]:
     for method, other in CLAIMS:
         for mode in MODES:
             for entry in _comparison(results, method, other, mode):
-                cells = [f"{method}, {other}", mode, *(_interval(entry[name], True) for name in names), verdict(entry)]
+                cells = [
+                    f"{method}, {other}",
+                    mode,
+                    *(interval_text(entry[name], signed=True) or "-" for name in names),
+                    verdict(entry),
+                ]
                 lines.append(f"| {' | '.join(cells)} |")
     return lines
 
@@ -204,7 +199,7 @@ def _all_intervals(results: Mapping[str, Any]) -> list[str]:
             for entry in results["intervals"]:
                 if entry["readout"] == readout and (entry["against"] is not None) == difference:
                     name = f"{entry['method']}, {entry['against']}" if difference else entry["method"]
-                    cells = [_interval(entry[metric], difference, bold=difference) for metric in CALIBRATION]
+                    cells = [interval_cell(entry[metric], difference) for metric in CALIBRATION]
                     lines.append(f"| {' | '.join([name, entry['domain'], entry['mode'], *cells])} |")
     return lines
 
@@ -213,11 +208,6 @@ def _comparison(results: Mapping[str, Any], method: str, other: str, mode: str) 
     """Return the comparison of two methods in domain, by stated score, if there is one."""
     place = {"method": method, "against": other, "mode": mode, "domain": "in-domain", "readout": "stated"}
     return [entry for entry in results["intervals"] if place.items() <= entry.items()]
-
-
-def _interval(ends: Sequence[float] | None, difference: bool, bold: bool = False) -> str:
-    text = interval_text(ends, signed=difference) or "-"
-    return f"**{text}**" if bold and side(ends) else text
 
 
 def _highest_mean(rows: Sequence[ResultRow], name: str) -> str:

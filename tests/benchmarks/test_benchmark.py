@@ -29,7 +29,7 @@ STATED = {
 
 world = load_script("world")
 world_intervals = sys.modules["world_intervals"]
-common = sys.modules["common"]
+common, page_parts = sys.modules["common"], sys.modules["page_parts"]
 tables = sys.modules["world_tables"]
 
 
@@ -179,7 +179,7 @@ def test_the_tables_hold_the_intervals(runs, tmp_path):
 
 def test_the_side_of_an_interval_is_the_one_that_is_shown():
     ends = ([-0.02, -0.03, -0.01], [0.0, -0.01, 0.01], [0.02, 0.01, 0.03], [-0.02, -0.03, -0.0004], None)
-    assert [common.side(interval) for interval in ends] == [-1, 0, 1, 0, 0]
+    assert [page_parts.side(interval) for interval in ends] == [-1, 0, 1, 0, 0]
 
 
 BELOW, AROUND, ABOVE = [-0.02, -0.03, -0.01], [0.0, -0.01, 0.01], [0.02, 0.01, 0.03]
@@ -201,17 +201,17 @@ BELOW, AROUND, ABOVE = [-0.02, -0.03, -0.01], [0.0, -0.01, 0.01], [0.02, 0.01, 0
     ],
 )
 def test_a_method_is_worse_only_where_it_is_better_by_nothing(brier, ece_m, said):
-    assert common.verdict({"brier": brier, "ece_m": ece_m}) == said
+    assert page_parts.verdict({"brier": brier, "ece_m": ece_m}) == said
 
 
 def test_pages_define_the_words_of_their_verdicts(runs, tmp_path):
-    assert all(f"*{word}*" in common.VERDICTS for word in ("BS only", "ECE-M only", "Not shown", "Worse"))
+    assert all(f"*{word}*" in page_parts.VERDICTS for word in ("BS only", "ECE-M only", "Not shown", "Worse"))
     page = tables.full_tables(world.collect([0, 1], tmp_path))
-    assert page.index("## What holds here") < page.index(common.VERDICTS) < page.index("| Better than |")
+    assert page.index("## What holds here") < page.index(page_parts.VERDICTS) < page.index("| Better than |")
 
 
 def test_seeds_are_named_in_the_singular_and_the_plural():
-    assert [common.seeds_text(seeds) for seeds in ([0], [0, 1])] == ["seed 0", "seeds 0, 1"]
+    assert [page_parts.seeds_text(seeds) for seeds in ([0], [0, 1])] == ["seed 0", "seeds 0, 1"]
 
 
 def test_differences_of_one_seed_are_not_said_to_have_a_range():

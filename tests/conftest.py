@@ -48,6 +48,13 @@ def _no_files_of_other_tests() -> Iterator[None]:
         del sys.modules[name]
 
 
+@pytest.fixture
+def no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the key nor the address of an endpoint is set, whatever this machine has."""
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+
+
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A random model."""

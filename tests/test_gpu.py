@@ -60,6 +60,11 @@ UNDEFINED = {"train/entropy", "train/distinct", "train/confidence"}
 every_objective = pytest.mark.parametrize("objective", OBJECTIVES)
 
 
+def on_gpu_with_every_model(test: Callable[..., None]) -> Callable[..., None]:
+    """Run a test with every architecture in every data type."""
+    return on_gpu(pytest.mark.parametrize("arch", ARCHS)(pytest.mark.parametrize("dtype", DTYPES)(test)))
+
+
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("models")
@@ -269,9 +274,7 @@ def agree(one: Tensor, other: Tensor, models: Path, arch: str, dtype: str) -> No
     assert (one - other.cpu()).abs().max() < bound < one.std(0).min()
 
 
-@on_gpu
-@pytest.mark.parametrize("arch", ARCHS)
-@pytest.mark.parametrize("dtype", DTYPES)
+@on_gpu_with_every_model
 def test_the_engine_scores_as_training_does(dtype: str, arch: str, device: str, models: Path) -> None:
     policy = planted(models, arch, dtype, device)
     scores, contexts, tails = scored(policy)
@@ -282,9 +285,7 @@ def test_the_engine_scores_as_training_does(dtype: str, arch: str, device: str, 
     agree(scores, logps, models, arch, dtype)
 
 
-@on_gpu
-@pytest.mark.parametrize("arch", ARCHS)
-@pytest.mark.parametrize("dtype", DTYPES)
+@on_gpu_with_every_model
 def test_choices_beside_a_sequence_score_as_the_engine_does(dtype: str, arch: str, device: str, models: Path) -> None:
     policy = planted(models, arch, dtype, device)
     rows, marks, tails = tagged_answers(policy)
@@ -293,9 +294,7 @@ def test_choices_beside_a_sequence_score_as_the_engine_does(dtype: str, arch: st
     agree(scored(policy)[0], logps.detach(), models, arch, dtype)
 
 
-@on_gpu
-@pytest.mark.parametrize("arch", ARCHS)
-@pytest.mark.parametrize("dtype", DTYPES)
+@on_gpu_with_every_model
 def test_log_probs_and_gradients_are_those_of_the_cpu(dtype: str, arch: str, device: str, models: Path) -> None:
     """Of the CPU in float32, whatever attention kernel the device and the precision choose."""
     results = []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import configparser
-import importlib.util
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from code_lines import code_lines
+from scripts import load_file
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -169,9 +169,7 @@ def test_parts_come_in_on_first_use():
 
 
 def test_the_drawing_is_of_these_layers():
-    spec = importlib.util.spec_from_file_location("layers", ROOT / "docs/layers.py")
-    layers = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(layers)
+    layers = load_file(ROOT / "docs/layers.py", "layers")
     assert (ROOT / "docs/layers.svg").read_text() == layers.svg(LAYERS), "run `make layers`"
     printed = layers.text(LAYERS)
     assert all(f"    {part}" in printed for part in LEVEL)

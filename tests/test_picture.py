@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 from pathlib import Path
 
 import pytest
+from scripts import load_file
 
 from lovec.types import LovecError, Record, Sentence
 
 ROOT = Path(__file__).resolve().parents[1]
-SPEC = importlib.util.spec_from_file_location("script_picture", ROOT / "docs" / "picture.py")
-assert SPEC is not None and SPEC.loader is not None
-picture = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(picture)
+picture = load_file(ROOT / "docs" / "picture.py", "script_picture")
 
 
 def answer(name: str, *pairs: tuple[float | None, float | None]) -> Record:

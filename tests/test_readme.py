@@ -18,6 +18,7 @@ import pytest
 import torch
 import yaml
 from pages import DOCS, PAGES, README, ROOT, blocks, commands_of, printed_files
+from scripts import load_script
 from tinyrun import Rows, module, records, tiny, trainer
 
 from lovec.cli import COMMANDS, main
@@ -37,16 +38,7 @@ PLAIN = set(
 """Commands with a parser of their own."""
 
 
-def load(path):
-    """A script as a module, with its folder on the path as when it runs."""
-    sys.path.insert(0, str(path.parent))
-    spec = importlib.util.spec_from_file_location(f"script_{path.stem}", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-world = load(ROOT / "benchmarks" / "world.py")
+world = load_script("world")
 tables = sys.modules["world_tables"]
 found_intervals = sys.modules["world_intervals"]
 
@@ -349,7 +341,7 @@ def test_the_page_of_the_world_is_of_its_results():
 
 @pytest.mark.parametrize("name", ["comparison", "deployed"])
 def test_the_pages_of_baselines_and_of_deployed_confidences_are_of_their_results(name):
-    script = load(ROOT / "benchmarks" / f"{name}.py")
+    script = load_script(name)
     assert script.PAGE.read_text() == script.page(sys.modules["common"].read_json(script.RESULTS))
 
 

@@ -5,11 +5,9 @@
 from __future__ import annotations
 
 import gc
-import importlib.util
 import json
 import os
 import re
-import sys
 import time
 from pathlib import Path
 
@@ -17,6 +15,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from refusals import ABSTENTIONS, ANSWERS, HELD_OUT_ABSTENTIONS, HELD_OUT_ANSWERS
+from scripts import load_script
 
 from lovec.datasets.factscore import read_factscore
 from lovec.datasets.wikibio import read_wikibio
@@ -129,16 +128,7 @@ GOLDEN = [
 ]
 
 
-def load(name):
-    """Return a script as a module, with its folder on the path as when it is run."""
-    sys.path.insert(0, str(ROOT / "benchmarks"))
-    spec = importlib.util.spec_from_file_location(f"script_{name}", ROOT / "benchmarks" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-benchmark = load("sentences")
+benchmark = load_script("sentences")
 BOUNDARIES = benchmark.boundaries()
 
 

@@ -189,17 +189,24 @@ def test_wrong_options_and_engines_are_one_clear_line(model: Any) -> None:
 # Claim-conditioned probability
 
 
-class Vowels:
-    """Sentences with the same number of vowels mean the same, one more or fewer is a contradiction, else neutral."""
-
-    def __init__(self) -> None:
-        self.claims: list[Claim] = []
+class Related:
+    """A judge for which a claim is supported where its premise entails it."""
 
     def attach(self, resources: Any) -> None:
         """Needs none."""
 
     def support(self, claims: Sequence[Claim]) -> list[float]:
         return [float(relation == "entailment") for relation in self.relations(claims)]
+
+    def relations(self, claims: Sequence[Claim]) -> list[Relation]:
+        raise NotImplementedError
+
+
+class Vowels(Related):
+    """Sentences with the same number of vowels mean the same, one more or fewer is a contradiction, else neutral."""
+
+    def __init__(self) -> None:
+        self.claims: list[Claim] = []
 
     def relations(self, claims: Sequence[Claim]) -> list[Relation]:
         self.claims += claims
@@ -495,17 +502,11 @@ def entropy_of(*sizes: int) -> float:
     return 1 + sum(size / n * math.log(size / n) for size in sizes) / math.log(n)
 
 
-class SameNumber:
+class SameNumber(Related):
     """A text entails a sentence if their first numbers are equal; without numbers it is neutral."""
 
     def __init__(self) -> None:
         self.calls: list[int] = []
-
-    def attach(self, resources: Any) -> None:
-        """Needs none."""
-
-    def support(self, claims: Sequence[Claim]) -> list[float]:
-        return [float(relation == "entailment") for relation in self.relations(claims)]
 
     def relations(self, claims: Sequence[Claim]) -> list[Relation]:
         self.calls.append(len(claims))

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 from answers import answers
-from commandline import error_of
+from commandline import error_of, write_rows
 
 import lovec
 import lovec.reports.scores
@@ -52,17 +52,6 @@ def judged_rows() -> list[dict[str, object]]:
     ]
 
 
-def write(path: str, rows: list[dict[str, object]]) -> str:
-    with open(path, "w", newline="") as file:
-        if path.endswith(".csv"):
-            writer = csv.DictWriter(file, rows[0])
-            writer.writeheader()
-            writer.writerows(rows)
-        else:
-            file.writelines(json.dumps(row) + "\n" for row in rows)
-    return path
-
-
 def table(path: str, separator: str = ",") -> list[dict[str, str]]:
     with open(path, newline="") as file:
         return list(csv.DictReader(file, delimiter=separator))
@@ -80,9 +69,9 @@ def _plots_where_they_are_tested(request: pytest.FixtureRequest, monkeypatch: py
 
 
 def test_a_table_gets_calibrated_confidences_and_a_threshold(here, capsys):
-    write("labelled.csv", made_rows(150))
+    write_rows("labelled.csv", made_rows(150))
     new = made_rows(300, seed=1)
-    write("new.csv", new)
+    write_rows("new.csv", new)
     fitted("labelled.csv", "--keep_factual", "[0.8, 0.7]")
     out, err = capsys.readouterr()
     assert "columns guessed: confidence = p_true; label = correct; group = question" in err
@@ -114,7 +103,8 @@ def test_a_table_gets_calibrated_confidences_and_a_threshold(here, capsys):
 
 
 def test_the_page_has_the_intervals_that_are_printed(here, capsys):
-    write("labelled.csv", made_rows(60))  # by their names, groups of which there are more than 10 come in another order
+    # By their names, groups of which there are more than 10 come in another order.
+    write_rows("labelled.csv", made_rows(60))
     fitted("labelled.csv")
     lines = capsys.readouterr().out.splitlines()
     page = Path("labelled.calibration/tables/scores.md").read_text()
@@ -135,8 +125,8 @@ def test_the_help_says_what_several_columns_are(capsys):
 
 
 def test_what_is_not_kept_can_be_left_out(here, capsys):
-    write("labelled.csv", made_rows(100))
-    write("new.jsonl", made_rows(50, seed=1))
+    write_rows("labelled.csv", made_rows(100))
+    write_rows("new.jsonl", made_rows(50, seed=1))
     fitted("labelled.csv", "--uncertainty", "entropy", "--keep_factual", "0.8")
     for words, rule in (
         (["--keep_factual", "0.8"], lambda c, scores: c.keeps(scores, keep_factual=0.8)),
@@ -155,16 +145,16 @@ def test_what_is_not_kept_can_be_left_out(here, capsys):
     assert main(["apply", "labelled.calibration", "new.jsonl", *words]) == 0
     assert Path("none.csv").read_text() == ",".join([*made_rows(1)[0], "calibrated", "kept"]) + "\n"
     shifted = [{**row, "entropy": row["entropy"] + 6} for row in made_rows(50, seed=1)]
-    write("shifted.jsonl", shifted)
+    write_rows("shifted.jsonl", shifted)
     capsys.readouterr()
     assert main(["apply", "labelled.calibration", "shifted.jsonl"]) == 0
     assert "warning: these 200 rows look unlike those that the calibration was fitted to" in capsys.readouterr().err
 
 
 def test_promises_for_each_kind_by_itself(here, capsys):
-    write("labelled.csv", made_rows(150))
+    write_rows("labelled.csv", made_rows(150))
     new = [*made_rows(20, seed=1), {**made_rows(1)[0], "rarity": "unheard of"}]
-    write("new.csv", new)
+    write_rows("new.csv", new)
     fitted("labelled.csv", "--keep_factual", "0.7", "--promise_by", "rarity")
     assert "--keep_factual 0.7 for each rarity by itself: famous keeps " in capsys.readouterr().out
     assert main(["apply", "labelled.calibration", "new.csv", "--keep_factual", "0.7"]) == 0
@@ -179,7 +169,7 @@ def test_promises_for_each_kind_by_itself(here, capsys):
 
 
 def test_a_missing_threshold_is_computed_with_the_promise_that_is_there(here, capsys):
-    write("labelled.csv", made_rows(100))
+    write_rows("labelled.csv", made_rows(100))
     promise = ["--promise", "share", "--share", "0.6", "--true_from", "0.4", "--promise_by", "rarity"]
     fitted("labelled.csv", "--keep_factual", "0.6", *promise)
     code, said = error_of(capsys, "apply", "labelled.calibration", "labelled.csv", "--keep_factual", "0.7")
@@ -196,16 +186,16 @@ def test_a_missing_threshold_is_computed_with_the_promise_that_is_there(here, ca
 
 
 def test_new_rows_without_their_kinds_are_refused_where_promises_are_by_kind(here, capsys):
-    write("labelled.csv", made_rows(100))
+    write_rows("labelled.csv", made_rows(100))
     fitted("labelled.csv", "--keep_factual", "0.6", "--promise_by", "rarity")
     without = [{name: value for name, value in row.items() if name != "rarity"} for row in made_rows(20, seed=1)]
     for name in ("without.csv", "without.jsonl"):
-        write(name, without)
+        write_rows(name, without)
         code, said = error_of(capsys, "apply", "labelled.calibration", name, "--keep_factual", "0.6")
         assert code == 1 and f"{name}: no row has a kind in the column 'rarity'; its columns are question" in said
         assert not Path(name.replace(".", ".calibrated.")).exists()
     assert main(["apply", "labelled.calibration", "without.csv", "--min_confidence", "0.5"]) == 0
-    write("empty.csv", [{**row, "rarity": ""} for row in without])
+    write_rows("empty.csv", [{**row, "rarity": ""} for row in without])
     capsys.readouterr()
     assert main(["apply", "labelled.calibration", "empty.csv", "--keep_factual", "0.6"]) == 0
     assert "warning: nothing is kept of what the calibration has not seen: (none)" in capsys.readouterr().err
@@ -352,8 +342,8 @@ def test_a_column_in_single_precision_keeps_what_a_table_of_text_does(here, caps
         {"confidence": int(score) / 10, "correct": int(rng.random() < score / 10), "kind": "ab"[at % 2]}
         for at, score in enumerate(scores)
     ]
-    write("old.csv", rows)
-    write("new.csv", rows[::-1])
+    write_rows("old.csv", rows)
+    write_rows("new.csv", rows[::-1])
     columns = {name: [row[name] for row in rows[::-1]] for name in rows[0]}
     columns["confidence"] = pyarrow.array(columns["confidence"], pyarrow.float32())
     pyarrow.parquet.write_table(pyarrow.table(columns), "single.parquet")
@@ -371,7 +361,7 @@ def test_a_column_in_single_precision_keeps_what_a_table_of_text_does(here, caps
 
 def test_columns_of_a_calibration_may_stand_in_any_order(here, capsys):
     rows = made_rows(60)
-    write("new.csv", rows)
+    write_rows("new.csv", rows)
     scores = {name: [row[name] for row in rows] for name in ("entropy", "p_true")}
     truth, groups = [row["correct"] for row in rows], [row["question"] for row in rows]
     options = {"uncertainty": ["entropy"], "promised": [Promised.keep_factual(0.6)], "draws": 1}
@@ -391,7 +381,7 @@ def test_columns_of_a_calibration_may_stand_in_any_order(here, capsys):
 def test_scores_without_a_name_are_applied(here):
     rows = [{"scores": [r["p_true"] for r in four], "true": [r["correct"] for r in four]}
             for four in zip(*[iter(made_rows(60))] * 4, strict=True)]  # fmt: skip
-    write("numbers.jsonl", rows)
+    write_rows("numbers.jsonl", rows)
     fitted("numbers.jsonl")
     made = lovec.load_calibration("numbers.calibration")
     assert (made.layout, made.columns[0].key) == ("conformal", "")
@@ -404,11 +394,11 @@ def test_scores_without_a_name_are_applied(here):
 
 
 def test_what_was_calibrated_before_is_measured_beside_what_is_now(here, capsys):
-    write("labelled.csv", made_rows(60))
+    write_rows("labelled.csv", made_rows(60))
     fitted("labelled.csv")
     assert main(["apply", "labelled.calibration", "labelled.csv"]) == 0
     flat = [{**row, "calibrated": 0.5} for row in table("labelled.calibrated.csv")]
-    write("both.csv", flat)
+    write_rows("both.csv", flat)
     words = ["--confidence", "p_true", "--confidence", "calibrated", "--calibration", "labelled.calibration"]
     assert main(["score", "both.csv", *words, "--draws", "0"]) == 0
     assert "calibrated from p_true: confidence: p_true, calibrated (" in capsys.readouterr().out
@@ -416,7 +406,7 @@ def test_what_was_calibrated_before_is_measured_beside_what_is_now(here, capsys)
              if row["level"] == "sentence"}  # fmt: skip
     assert found.keys() == {"p_true", "calibrated", "calibrated from p_true"}
     assert found["calibrated"]["mean_confidence"] == 0.5 != found["calibrated from p_true"]["mean_confidence"]
-    write("taken.csv", [{**row, "calibrated, cross-fitted": 0.5} for row in flat])
+    write_rows("taken.csv", [{**row, "calibrated, cross-fitted": 0.5} for row in flat])
     words = ["--confidence", "p_true", "--confidence", "calibrated, cross-fitted", "--draws", "20"]
     words += ["--label", "correct", "--group", "question"]
     code, said = error_of(capsys, "calibrate", "taken.csv", *words)
@@ -429,7 +419,7 @@ def test_cells_that_are_lists_hold_several_rows(here, capsys):
         for at, four in enumerate(zip(*[iter(made_rows(60))] * 4, strict=True))
         for four in [list(four)]
     ]
-    write("lists.jsonl", rows)
+    write_rows("lists.jsonl", rows)
     words = ["--uncertainty", "score", "--label", "correct", "--group", "passage"]
     fitted("lists.jsonl", *words, "--keep_factual", "0.7")
     assert main(["apply", "lists.calibration", "lists.jsonl", "--keep_factual", "0.7"]) == 0
@@ -490,10 +480,10 @@ def test_cells_that_are_lists_hold_several_rows(here, capsys):
 )
 def test_mistakes_are_said_in_one_line(here, capsys, words, code, said):
     rows = made_rows(30)
-    write("labelled.csv", rows)
-    write("other.csv", [{"p_truth": row["p_true"]} for row in rows])
-    write("has.csv", [{**row, "calibrated": 1} for row in rows])
-    write("scale.csv", [{**row, "p_true": 50} for row in rows])
+    write_rows("labelled.csv", rows)
+    write_rows("other.csv", [{"p_truth": row["p_true"]} for row in rows])
+    write_rows("has.csv", [{**row, "calibrated": 1} for row in rows])
+    write_rows("scale.csv", [{**row, "p_true": 50} for row in rows])
     Path("empty.csv").write_text("p_true\n")
     Path("full").mkdir()
     Path("full/kept.tsv").write_text("x")
@@ -512,7 +502,7 @@ def test_mistakes_are_said_in_one_line(here, capsys, words, code, said):
 
 def test_a_judge_stands_beside_people(here, capsys):
     rows = judged_rows()
-    write("judged.csv", rows)
+    write_rows("judged.csv", rows)
     words = "--confidence p_true --label human --judge gpt --keep_factual 0.8 --promise errors".split()
     fitted("judged.csv", *words)
     out = capsys.readouterr().out
@@ -527,7 +517,7 @@ def test_a_judge_stands_beside_people(here, capsys):
     page = Path("judged.calibration/index.html").read_text()
     assert "which 0.9 of such thresholds keep" in page
     capsys.readouterr()
-    write("few.csv", [{**row, "human": row["human"] if at < 60 else ""} for at, row in enumerate(rows)])
+    write_rows("few.csv", [{**row, "human": row["human"] if at < 60 else ""} for at, row in enumerate(rows)])
     fitted("few.csv", *words)
     assert "rows of 15 groups, fewer than the 20" in capsys.readouterr().err
     assert lovec.load_calibration("few.calibration").guarantees[0].certainty is None
@@ -537,13 +527,13 @@ def test_a_judge_stands_beside_people(here, capsys):
 
 
 def test_a_calibration_is_fitted_again_to_new_labels(here, capsys):
-    write("old.csv", made_rows(150))
+    write_rows("old.csv", made_rows(150))
     fitted(
         "old.csv", "--uncertainty", "entropy", "--keep_factual", "0.8", "--promise_by", "rarity", "--true_from", "0.4"
     )
     # things have changed: of what was true, a third is wrong now
     changed = [{**row, "correct": int(row["correct"] and at % 3 > 0)} for at, row in enumerate(made_rows(150, seed=1))]
-    write("new.csv", changed)
+    write_rows("new.csv", changed)
     capsys.readouterr()
     fitted("old.calibration", "--feedback", "new.csv")
     out = capsys.readouterr().out
@@ -571,7 +561,7 @@ def test_group_and_label_of_a_calibration_are_kept(here, capsys):
         {"case_nr": row["question"], "p_true": row["p_true"], "human_says": row["correct"], "label": at % 2}
         for at, row in enumerate(made_rows(100))
     ]
-    write("old.csv", rows)
+    write_rows("old.csv", rows)
     words = ["--keep_factual", "0.8", "--confidence", "p_true"]
     fitted("old.csv", *words, "--group", "case_nr", "--label", "human_says")
     assert "400 rows of 100 groups" in capsys.readouterr().out
@@ -590,15 +580,15 @@ def test_group_and_label_of_a_calibration_are_kept(here, capsys):
     fitted("old.calibration", "--feedback", "old.csv", *more)
     other = lovec.load_calibration("other")
     assert (other.group, other.label, other.fitted.passages) == ("", "label", 400)
-    write("new.csv", [{"p_true": row["p_true"], "human_says": row["human_says"]} for row in rows])
+    write_rows("new.csv", [{"p_true": row["p_true"], "human_says": row["human_says"]} for row in rows])
     code, said = error_of(capsys, "score", "new.csv", "--calibration", "old.calibration")
     assert code == 1 and "no row has a group in the column 'case_nr'" in said and '--group ""' in said
 
 
 def test_a_promise_that_is_made_again_says_the_same(here, capsys):
-    write("old.csv", made_rows(150))
+    write_rows("old.csv", made_rows(150))
     fitted("old.csv", *"--keep_factual 0.8 --promise share --share 0.7 --true_from 0.9".split())
-    new = write("new.csv", made_rows(150, seed=1))
+    new = write_rows("new.csv", made_rows(150, seed=1))
     for words, expected in (
         ("", (0.2, "share", 0.7, 0.9)),
         ("--keep_factual 0.6", (0.4, "share", 0.7, 0.9)),
@@ -617,7 +607,7 @@ def test_a_promise_that_is_made_again_says_the_same(here, capsys):
 
 def test_the_judge_of_a_calibration_is_kept(here, capsys):
     rows = judged_rows()
-    write("old.csv", rows)
+    write_rows("old.csv", rows)
     words = "--confidence p_true --label human --judge gpt --keep_factual 0.8 --promise errors".split()
     fitted("old.csv", *words)
     fitted("old.calibration", "--feedback", "old.csv", "--out", "new")
@@ -626,14 +616,14 @@ def test_the_judge_of_a_calibration_is_kept(here, capsys):
     fitted("old.calibration", "--feedback", "old.csv", "--judge", "", "--out", "alone")
     alone = lovec.load_calibration("alone")
     assert alone.judge == "" and alone.guarantees[0].certainty is None
-    write("without.csv", [{name: value for name, value in row.items() if name != "gpt"} for row in rows])
+    write_rows("without.csv", [{name: value for name, value in row.items() if name != "gpt"} for row in rows])
     code, said = error_of(capsys, "calibrate", "old.calibration", "--feedback", "without.csv", "--out", "x")
     assert code == 1 and "'gpt'" in said
 
 
 def test_the_scale_of_confidences_is_that_of_the_calibration(here, capsys):
     rows = [{**row, "rating": round(100 * float(str(row["p_true"])), 1)} for row in made_rows(100)]
-    write("old.csv", rows)
+    write_rows("old.csv", rows)
     for name, more, other in (("ranks", [], "100"), ("scaled", ["--confidence_scale", "100"], "10")):
         fitted("old.csv", "--confidence", "rating", "--keep_factual", "0.8", *more, "--out", name)
         found = []
@@ -648,9 +638,9 @@ def test_the_scale_of_confidences_is_that_of_the_calibration(here, capsys):
 
 def test_the_scale_of_labels_is_that_of_the_calibration(here, capsys):
     rows = [{**row, "correct": 2 * int(str(row["correct"]))} for row in made_rows(100)]
-    write("old.csv", rows)
+    write_rows("old.csv", rows)
     # none of the new rows is wholly true
-    write(
+    write_rows(
         "new.csv",
         [{**row, "correct": int(int(str(row["correct"])) > 0), "other": at % 2} for at, row in enumerate(rows)],
     )
@@ -712,7 +702,7 @@ def test_the_threshold_before_is_tried_on_the_labels_of_people(here, capsys):
     Path("old/calibration.json").write_text(calibration_text(made))
     # people, who have labelled some of them, find false only what is not kept
     new = [{**row, "human": int(row["p_true"] > 0.3) if at < 100 else "", "gpt": 1} for at, row in enumerate(rows)]
-    write("new.csv", new)
+    write_rows("new.csv", new)
     fitted("old", "--feedback", "new.csv", *"--label human --judge gpt --group question".split())
     out = capsys.readouterr().out
     assert "the threshold before: --keep_factual 0.8: nothing false is kept in 100.0 % of 25 groups" in out
@@ -721,7 +711,7 @@ def test_the_threshold_before_is_tried_on_the_labels_of_people(here, capsys):
 def test_a_run_is_told_from_a_file(here, capsys):
     from lovec.cli.calibrate import scores_file
 
-    write("labelled.csv", made_rows(2))
+    write_rows("labelled.csv", made_rows(2))
     Path("runs").mkdir()
     for words, file in (
         ("labelled.csv", "labelled.csv"),
@@ -777,7 +767,7 @@ def test_scores_of_lm_polygraph_are_given_in_the_numbers_of_the_file(here, capsy
         {**row, "estimator": estimator, "uncertainty": written(r["p_true"])}
         for row, r in zip(polygraph(rows), rows, strict=True)
     ]
-    write("polygraph.jsonl", found)
+    write_rows("polygraph.jsonl", found)
     fitted("polygraph.jsonl", "--keep_factual", "0.8", "--promise", "errors")
     calibration = lovec.load_calibration("polygraph.calibration")
     assert [column.kind for column in calibration.columns] == [kind]
@@ -816,9 +806,9 @@ def test_scores_of_lm_polygraph_are_given_in_the_numbers_of_the_file(here, capsy
     ],
 )  # fmt: skip
 def test_results_of_other_tools(here, name, made, words, columns):
-    write(name, made(made_rows(60)))
+    write_rows(name, made(made_rows(60)))
     new = [{k: v for k, v in row.items() if "correct" not in k} for row in made(made_rows(10, seed=1))]
-    write(f"new-{name}", new)
+    write_rows(f"new-{name}", new)
     fitted(name, *words, "--keep_factual", "0.6")
     calibration = lovec.load_calibration(Path(name).stem + ".calibration")
     assert [column.key for column in calibration.columns] == columns

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forks import in_child, kill_at_call
 from tinyrun import tiny
 
 from lovec.cli import main
@@ -50,10 +51,15 @@ def tagged(model: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def here(tagged: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of that folder to work in."""
-    shutil.copytree(tagged, tmp_path, dirs_exist_ok=True)
-    monkeypatch.chdir(tmp_path)
+    return work_in_copy(tagged, tmp_path, monkeypatch)
+
+
+def work_in_copy(folder: Path, copy: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Copy a folder, and let a test work in the copy."""
+    shutil.copytree(folder, copy, dirs_exist_ok=True)
+    monkeypatch.chdir(copy)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    return tmp_path
+    return copy
 
 
 @contextmanager
@@ -86,23 +92,12 @@ def error(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 def killed(words: list[str], call: str, at: int) -> int:
     """Exit code of a run in a process of its own that kills itself at one of its calls that make things last."""
-    child = os.fork()
-    if not child:
-        code = 99
-        try:
-            left, real = [at], getattr(os, call)
 
-            def counted(*args: Any) -> Any:
-                left[0] -= 1
-                if left[0] == 0:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                return real(*args)
+    def work() -> int:
+        kill_at_call(os, call, at)
+        return main(words)
 
-            setattr(os, call, counted)
-            code = main(words)
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return in_child(work)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -353,10 +348,7 @@ def label(model: str, *words: str) -> int:
 @pytest.fixture
 def there(labelled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of that folder to work in."""
-    shutil.copytree(labelled, tmp_path, dirs_exist_ok=True)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    return tmp_path
+    return work_in_copy(labelled, tmp_path, monkeypatch)
 
 
 def test_shards_of_labels_join_to_the_files_of_one_run(there: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 from commandline import error_of
-from forks import Fork
-from signalled import in_child
+from forks import Fork, in_child
 from tinyrun import records
 
 from lovec.cli import main

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import gzip
 import json
 import random
 from pathlib import Path
 
 import pytest
-from commandline import error_of
+from commandline import error_of, write_rows
 from scipy.stats import spearmanr
 from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score
 
@@ -32,18 +31,6 @@ def made(n: int, seed: int = 0) -> list[dict[str, object]]:
     return [{**row, "label": int(draw.random() < row["confidence"])} for row in rows]
 
 
-def write(path: str, rows: list[dict[str, object]]) -> str:
-    """Write rows as CSV or as JSON Lines."""
-    with open(path, "w", newline="") as file:
-        if path.endswith(".csv"):
-            writer = csv.DictWriter(file, rows[0])
-            writer.writeheader()
-            writer.writerows(rows)
-        else:
-            file.writelines(json.dumps(row) + "\n" for row in rows)
-    return path
-
-
 def results(folder: str) -> dict[tuple[str, str], dict[str, float | None]]:
     """The metrics in results.json, by method and level."""
     rows = json.loads(Path(folder, "results.json").read_text())["rows"]
@@ -63,7 +50,7 @@ def test_published_figures_come_out(here):
 
 def test_all_metrics_are_measured_with_intervals_over_passages(here, capsys):
     rows = made(400)
-    write("made.csv", rows)
+    write_rows("made.csv", rows)
     assert main(["score", "made.csv", "--draws", "50"]) == 0
     out, err = capsys.readouterr()
     guessed, *rest = err.splitlines()
@@ -99,7 +86,7 @@ def test_a_report_of_scores_does_not_take_them_for_a_test_of_lovec(here, capsys)
     rows = [{**row, "confidence_A": row["confidence"], "confidence_B": 0.5} for row in made(60)]
     for row in rows:
         del row["confidence"]
-    assert main(["score", write("s.csv", rows), "--draws", "0"]) == 0
+    assert main(["score", write_rows("s.csv", rows), "--draws", "0"]) == 0
     (main_row, *_) = json.loads(Path("s.score/results.json").read_text())["rows"]
     assert main_row["mode"] == "scored"
     for earlier in (False, True):
@@ -116,7 +103,7 @@ def test_a_report_of_scores_does_not_take_them_for_a_test_of_lovec(here, capsys)
 
 def test_several_files_and_columns_are_methods_side_by_side(here, capsys):
     rows = [{**row, "other": 100 * row["confidence"], "worse": -row["confidence"]} for row in made(40)]
-    write("a.jsonl", rows)
+    write_rows("a.jsonl", rows)
     Path("b.jsonl.gz").write_bytes(gzip.compress(Path("a.jsonl").read_bytes()))
     words = ["--confidence", "confidence", "--confidence", "other", "--uncertainty", "worse", "--label", "label"]
     assert main(["score", "a.jsonl", *words, "--draws", "0", "--group", "", "--out", "out"]) == 0
@@ -187,7 +174,7 @@ def test_bad_files_are_one_line(here, capsys, name, content, words, said):
     ],
 )
 def test_wrong_options_are_one_line(here, capsys, words, code, said):
-    write("made.csv", made(4))
+    write_rows("made.csv", made(4))
     Path("mine").mkdir()
     Path("mine/index.html").write_text("Written by me.")
     before = {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()}
@@ -197,12 +184,12 @@ def test_wrong_options_are_one_line(here, capsys, words, code, said):
 
 
 def test_what_says_little_is_measured_and_said(here, capsys):
-    write("one.csv", [{"confidence": 0.5, "label": 1}])
+    write_rows("one.csv", [{"confidence": 0.5, "label": 1}])
     assert main(["score", "one.csv", "--draws", "5"]) == 0
     metrics = results("one.score")["one", "sentence"]
     assert metrics["brier"] == 0.25 and metrics["spearman"] is metrics["auroc"] is None
     rows = [{"confidence": 0.5, "label": "S"}, {"confidence": 0.5, "label": "S"}, {"confidence": "", "label": "S"}]
-    write("same.csv", [*rows, {"confidence": 0.1, "label": "IR"}])
+    write_rows("same.csv", [*rows, {"confidence": 0.1, "label": "IR"}])
     capsys.readouterr()
     assert main(["score", "same.csv", "--draws", "5"]) == 0
     out = capsys.readouterr().out
@@ -215,7 +202,7 @@ def test_what_says_little_is_measured_and_said(here, capsys):
 
 def test_rows_of_one_group_have_no_intervals(here, capsys):
     rows = [{"prompt": "Same", "confidence": n / 10, "label": int(n % 3 > 0)} for n in range(10)]
-    write("same.csv", rows)
+    write_rows("same.csv", rows)
     assert main(["score", "same.csv", "--draws", "5"]) == 0
     out = capsys.readouterr().out
     assert "same: all rows are of one group, so nothing is known of others and there are no intervals" in out
@@ -227,7 +214,7 @@ def test_rows_of_one_group_have_no_intervals(here, capsys):
 
 
 def test_a_second_run_replaces_only_its_own_output_and_only_when_told(here, capsys):
-    write("made.csv", made(20))
+    write_rows("made.csv", made(20))
     words = ["score", "made.csv", "--draws", "5"]
     assert main(words) == 0
     first = {path: path.read_bytes() for path in Path("made.score").rglob("*") if path.is_file()}
@@ -235,7 +222,7 @@ def test_a_second_run_replaces_only_its_own_output_and_only_when_told(here, caps
     assert code == 1 and error == "made.score exists; give --redo to replace it, or another --out"
     assert main([*words, "--redo"]) == 0
     assert {path: path.read_bytes() for path in Path("made.score").rglob("*") if path.is_file()} == first
-    write("made.csv", made(20, seed=1))
+    write_rows("made.csv", made(20, seed=1))
     assert main([*words, "--redo"]) == 0
     assert Path("made.score/results.json").read_bytes() != first[Path("made.score/results.json")]
 
@@ -253,7 +240,7 @@ def judged(n: int, labelled: int) -> list[dict[str, object]]:
 
 def test_a_judge_beside_people(here, capsys):
     rows = judged(800, 120)
-    assert main(["score", write("r.csv", rows), "--label", "human", "--judge", "gpt_label", "--draws", "100"]) == 0
+    assert main(["score", write_rows("r.csv", rows), "--label", "human", "--judge", "gpt_label", "--draws", "100"]) == 0
     said = capsys.readouterr()
     assert "prediction-powered" in said.out and "With a judge's labels" in said.out
     assert "numbers that are not read" not in said.err
@@ -267,7 +254,7 @@ def test_a_judge_beside_people(here, capsys):
     assert [cells[-1]["value"] for cells in (people, judge, powered)] == [120, len(told), 800]
     widths = [[cell["high"] - cell["low"] for cell in cells[:3]] for cells in (people, powered)]
     assert all(second < first for first, second in zip(*widths, strict=True))
-    only = write("people.csv", [{k: v for k, v in row.items() if k != "gpt_label"} for row in rows[:120]])
+    only = write_rows("people.csv", [{k: v for k, v in row.items() if k != "gpt_label"} for row in rows[:120]])
     assert main(["score", only, "--label", "human", "--draws", "100"]) == 0
     assert results("people.score") == {  # the first table is of people's rows, as without a judge
         ("people", level): metrics for (_, level), metrics in results("r.score").items()
@@ -284,7 +271,7 @@ def test_a_judge_beside_people_in_lists_and_without_confidences(here):
     for row in nested:
         for number, claim in enumerate(row["claims"]):
             claim["u"] = number + 7.5
-    assert main(["score", write("n.jsonl", nested), *options, "--draws", "0"]) == 0
+    assert main(["score", write_rows("n.jsonl", nested), *options, "--draws", "0"]) == 0
     table = json.loads(Path("n.score/tables/judged.json").read_text())
     assert [column["heading"] for column in table["columns"]] == ["mean f", "rows"]
 
@@ -292,18 +279,18 @@ def test_a_judge_beside_people_in_lists_and_without_confidences(here):
 def test_the_column_of_a_judge_is_not_guessed_as_that_of_people(here, capsys):
     rows = [{"correct": row["human"], "label": row["gpt_label"], **row} for row in judged(80, 40)]
     rows = [{name: row[name] for name in row if name not in ("human", "gpt_label")} for row in rows]
-    assert main(["score", write("r.csv", rows), "--judge", "label", "--draws", "0"]) == 0
+    assert main(["score", write_rows("r.csv", rows), "--judge", "label", "--draws", "0"]) == 0
     assert "label = correct" in capsys.readouterr().err
 
 
 def test_a_judge_that_is_not_there(here, capsys):
-    path = write("r.csv", judged(80, 40))
+    path = write_rows("r.csv", judged(80, 40))
     options = ["--label", "human", "--confidence", "confidence", "--group", "passage", "--judge"]
     _, said = error_of(capsys, "score", path, *options, "gtp_label")
     assert "no row has a judge's label in the column 'gtp_label'; did you mean gpt_label?" in said
     _, said = error_of(capsys, "score", path, "--layout", "factscore", "--judge", "gpt_label")
     assert "are read from tables, and factscore is a layout" in said
-    nobody = write("none.csv", [{**row, "human": ""} for row in judged(80, 40)])
+    nobody = write_rows("none.csv", [{**row, "human": ""} for row in judged(80, 40)])
     _, said = error_of(capsys, "score", nobody, *options, "gpt_label")
     assert "the column 'human' is empty in every row, expected a label" in said
 
@@ -313,7 +300,7 @@ def test_too_few_groups_beside_a_judge_leave_the_ordinary_metrics(here):
     rows = judged(80, 40)
     told = [{**row, "gpt_label": row["gpt_label"] if at > 75 else "unknown"} for at, row in enumerate(rows)]
     for table, who in ((judged(80, 4), "people have labelled 4 rows"), (told, "the judge can tell")):
-        scores = measured_files([read_scored(write("r.csv", table), columns)], 0)
+        scores = measured_files([read_scored(write_rows("r.csv", table), columns)], 0)
         [said] = [note for note in scores.notes if "nothing is measured with the judge's labels" in note]
         assert f": {who}" in said and "of 1 group among those with a confidence" in said and not scores.judged
         labelled = [row for row in table if row["human"] != ""]
@@ -323,9 +310,9 @@ def test_too_few_groups_beside_a_judge_leave_the_ordinary_metrics(here):
 
 def test_a_calibration_of_all_rows_beside_a_judge(here):
     rows = [{**row, "confidence": row["confidence"] ** 3} for row in judged(400, 200)]
-    human = write("human.csv", [row for row in rows if row["human"] != ""])
+    human = write_rows("human.csv", [row for row in rows if row["human"] != ""])
     assert main(["calibrate", human, "--label", "human", "--confidence", "confidence", "--group", "passage"]) == 0
-    path = write("r.csv", rows)
+    path = write_rows("r.csv", rows)
     options = ["--label", "human", "--judge", "gpt_label", "--calibration", "human.calibration", "--draws", "20"]
     assert main(["score", path, "--group", "passage", *options]) == 0
     table = json.loads(Path("r.score/tables/judged.json").read_text())
@@ -347,7 +334,7 @@ def test_marked_characters_are_measured_beside_the_rest(here, capsys):
         {"id": f"en-{at}", "model_input": "Who?", "model_output_text": text, "soft_labels": s, "predicted": p}
         for at, (text, s, p) in enumerate(zip(answers, soft, predicted, strict=True))
     ]
-    write("marked.jsonl", rows)
+    write_rows("marked.jsonl", rows)
     assert main(["score", "marked.jsonl", "--draws", "50"]) == 0
     out = capsys.readouterr().out
     assert "IoU" in out and "SC of characters" in out
@@ -370,7 +357,7 @@ def test_a_tagged_file_of_marked_answers_is_measured_by_its_own_units(here):
             "meta": {"soft_labels": soft},
         }
     ]
-    write("tagged.jsonl", rows)
+    write_rows("tagged.jsonl", rows)
     assert main(["score", "tagged.jsonl", "--draws", "0"]) == 0
     metrics = results("tagged.score")["tagged", "sentence"]
     assert metrics["span_iou"] == 1 and metrics["mean_factuality"] == pytest.approx((1 + 0.25) / 2)

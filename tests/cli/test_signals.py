@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from forks import Fork, ranks
-from signalled import in_child
+from forks import Fork, in_child, ranks
 
 from lovec.cli import main
 from lovec.cli.training import _resume_command

@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from forks import in_child, kill_at_call
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -688,19 +689,6 @@ def lines(n: int) -> str:
     return "".join(json.dumps({"id": f"d{i}", "text": f"Ada wrote note {i}. It rained."}) + "\n" for i in range(n))
 
 
-def in_child(work: Callable[[], int], meanwhile: Callable[[], None] = lambda: None) -> int:
-    """Exit code of work that is done in a process of its own; minus the signal where one ended it."""
-    child = os.fork()
-    if not child:
-        code = 99
-        try:
-            code = work()
-        finally:
-            os._exit(code)
-    meanwhile()
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
 def test_a_run_killed_ten_times_gives_the_file_of_an_undisturbed_run(run: Any) -> None:
     Path("in.jsonl").write_text(lines(60) + "{oops\n" + lines(1).replace("d0", "last"))
     words = ["in.jsonl", "--rows", "3", "--out"]
@@ -710,15 +698,7 @@ def test_a_run_killed_ten_times_gives_the_file_of_an_undisturbed_run(run: Any) -
         """A run that a signal kills at one of its calls that make things last."""
 
         def work() -> int:
-            left, real = [at], getattr(os, call)
-
-            def counted(*args: Any) -> Any:
-                left[0] -= 1
-                if left[0] == 0:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                return real(*args)
-
-            setattr(os, call, counted)
+            kill_at_call(os, call, at)
             return int(run(*words, "out/tags.jsonl")[0])
 
         return work

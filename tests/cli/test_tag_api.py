@@ -35,15 +35,13 @@ TEXTS = [f"{fact}." for fact in FACTS]
 
 
 @pytest.fixture(autouse=True)
-def setting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def setting(no_key: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(calls, "_FIRST_WAIT", 0.01)
     monkeypatch.setenv("LOVEC_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     Path("life.md").write_text(LIFE, encoding="utf-8")
     rows = [json.dumps({"id": name, "question": QUESTION.format(name)}) for name in NAMES]
     Path("questions.jsonl").write_text("\n".join(rows), encoding="utf-8")
-    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
-        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture

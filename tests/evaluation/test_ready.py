@@ -15,14 +15,10 @@ from lovec.oracles import OpenAIOracle
 from lovec.teachers import BaselineTeacher, Blend, OracleTeacher, PolicyMean, Teacher
 from lovec.types import LovecError
 
+pytestmark = pytest.mark.usefixtures("no_key")
+
 NO_KEY = r"^\$OPENAI_API_KEY is not set"
 MISSING = "no-such-model-anywhere"
-
-
-@pytest.fixture(autouse=True)
-def no_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
-        monkeypatch.delenv(name, raising=False)
 
 
 def run(stage: str, folder: Path, cls: type = SFT, modes: tuple[str, ...] = ("iterative", "free-form"), **more: Any):

@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from pathlib import Path
 
 import pytest
 from pages import README, blocks_of, commands_of, in_reading_order
+from scripts import load_file
 
 HERE = Path(__file__).parent
-
-
-def load(name):
-    """A file of this folder, which is not a package."""
-    spec = importlib.util.spec_from_file_location(name, HERE / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="module")
 def run():
     before = list(sys.path)
-    yield load("run")
+    yield load_file(HERE / "run.py", "run")
     sys.path[:] = before
 
 

@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
 
 import pytest
+from scripts import load_file
 
 HERE = Path(__file__).parent
 
 
-def load(name):
-    """A file of this folder, which is not a package."""
-    spec = importlib.util.spec_from_file_location(name, HERE / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-TARGETS = load("targets").TARGETS
-RUN = load("run")
+TARGETS = load_file(HERE / "targets.py", "targets").TARGETS
+RUN = load_file(HERE / "run.py", "run")
 CORPUS = sorted(path for path in (HERE / "corpus").glob("*/*") if path.is_file())
 
 

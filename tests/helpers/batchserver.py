@@ -138,9 +138,9 @@ def _handler(server: BatchServer, plain: type[BaseHTTPRequestHandler]) -> type[B
                     return
             try:
                 if result is None:
-                    self.send(404, json.dumps({"error": {"message": "Not Found"}}))
+                    self.send(404, {"error": {"message": "Not Found"}})
                 else:
-                    self.send(200, result if isinstance(result, str) else json.dumps(result))
+                    self.send(200, result)
             except (BrokenPipeError, ConnectionResetError):
                 self.close_connection = True
 

@@ -147,11 +147,11 @@ def chat_handler(server: ChatServer) -> type[BaseHTTPRequestHandler]:
             if not own:
                 return super().answer(call, fault)
             if "stream_options" in body and not server.options:
-                return self.send(400, json.dumps({"error": {"message": "stream_options is not known here"}}))
+                return self.send(400, {"error": {"message": "stream_options is not known here"}})
             wrong = "n" if body.get("n", 1) != 1 else "logprobs" if body.get("top_logprobs", 0) > server.top else None
             if wrong is not None or (server.top == 0 and "logprobs" in body):
                 message = f"{wrong or 'logprobs'} is not supported here"
-                return self.send(400, json.dumps({"error": {"message": message, "code": None}}))
+                return self.send(400, {"error": {"message": message, "code": None}})
             if not server.sleep(server.delay):
                 return None
             tokens = server.tokens(body, fault)
@@ -160,7 +160,7 @@ def chat_handler(server: ChatServer) -> type[BaseHTTPRequestHandler]:
             reply = completion("".join(text for text, _ in tokens), server.usage)
             if body.get("logprobs") and not server.silent:
                 reply["choices"][0]["logprobs"] = {"content": [listed(*token) for token in tokens]}
-            return self.send(200, json.dumps(reply))
+            return self.send(200, reply)
 
         def stream(self, events: Iterator[dict[str, Any]], fault: str) -> None:
             self.send_response(200)

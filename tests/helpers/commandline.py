@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import csv
+import json
 import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -30,6 +33,18 @@ def error_of(capsys: Any, *words: str) -> tuple[int, str]:
     assert len(lines) == 1, lines
     assert lines[0].startswith("lovec: error: ")
     return code, lines[0].removeprefix("lovec: error: ")
+
+
+def write_rows(path: str, rows: Sequence[Mapping[str, object]]) -> str:
+    """Write rows as CSV where the name ends in that, else as JSON Lines; return the path."""
+    with open(path, "w", newline="") as file:
+        if path.endswith(".csv"):
+            writer = csv.DictWriter(file, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+        else:
+            file.writelines(json.dumps(row) + "\n" for row in rows)
+    return path
 
 
 def write_checkpoint(path: Any, recipe: dict[str, Any]) -> str:

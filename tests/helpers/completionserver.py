@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from jsonhandler import JsonHandler
 from peft import PeftConfig, PeftModel
 from plainscores import naive_nucleus
 from transformers import AutoModelForCausalLM
@@ -183,23 +184,21 @@ def error(message: str) -> dict[str, Any]:
 
 
 def handler(server: CompletionServer) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
+    class Handler(JsonHandler):
         def do_GET(self) -> None:
             server.calls.append((self.path, {}))
             self.wait({})
-            self.reply(*((200, server.models()) if self.has_key() else (401, error("Unauthorized"))))
+            self.send(*((200, server.models()) if self.has_key() else (401, error("Unauthorized"))))
 
         def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            body = self.received()
             if self.path != "/v1/completions" or not self.has_key():
                 server.calls.append((self.path, body))
             if not self.has_key():
-                return self.reply(401, error("Unauthorized"))
+                return self.send(401, error("Unauthorized"))
             if self.path != "/v1/completions":
                 answer = {"/v1/load_lora_adapter": server.load, "/v1/unload_lora_adapter": server.unload}[self.path]
-                return self.reply(*answer(body))
+                return self.send(*answer(body))
             with server.lock:  # a call that is listed is counted, too
                 server.calls.append((self.path, body))
                 fault = server.faults.pop(0) if server.faults else ""
@@ -215,7 +214,7 @@ def handler(server: CompletionServer) -> type[BaseHTTPRequestHandler]:
 
         def completion(self, body: dict[str, Any], fault: str) -> None:
             if fault.isdigit():
-                return self.reply(int(fault), error(f"planned {fault} {server.key}"), {"Retry-After": "0"})
+                return self.send(int(fault), error(f"planned {fault} {server.key}"), {"Retry-After": "0"})
             if fault == "hang up":
                 self.close_connection = True
                 return None
@@ -229,7 +228,7 @@ def handler(server: CompletionServer) -> type[BaseHTTPRequestHandler]:
                     del choice["token_ids"][1:], choice["logprobs"]["token_logprobs"][1:]
                     choice["finish_reason"] = "abort"
             if status != 200 or not body.get("stream"):
-                return self.reply(status, reply)
+                return self.send(status, reply)
             self.send_response(200)
             self.send_header("Content-Type", "text/event-stream")
             self.send_header("Connection", "close")
@@ -257,16 +256,5 @@ def handler(server: CompletionServer) -> type[BaseHTTPRequestHandler]:
 
         def has_key(self) -> bool:
             return not server.key or self.headers.get("Authorization") == f"Bearer {server.key}"
-
-        def reply(self, status: int, body: Any, headers: dict[str, str] | None = None) -> None:
-            data = (body if isinstance(body, str) else json.dumps(body)).encode()
-            self.send_response(status)
-            for name, value in {"Content-Length": str(len(data)), **(headers or {})}.items():
-                self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(data)
-
-        def log_message(self, *_: object) -> None:
-            pass
 
     return Handler

@@ -12,6 +12,8 @@ from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from jsonhandler import JsonHandler
+
 DEFAULT = 5
 
 
@@ -115,11 +117,9 @@ def rated(ratings: list[int]) -> str:
 
 
 def handler(server: FaultServer) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
+    class Handler(JsonHandler):
         def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            body = self.received()
             call = RecordedCall(body, self.headers.get("Authorization"), time.monotonic())
             fault = server.record(call)
             try:
@@ -135,11 +135,11 @@ def handler(server: FaultServer) -> type[BaseHTTPRequestHandler]:
             if name.isdigit():
                 headers = {"date": {"Retry-After": formatdate(time.time() + 1.5, usegmt=True)}, "": {}}
                 after = headers.get(more, {"Retry-After": more})
-                self.send(int(name), json.dumps({"error": {"message": f"fault {name}", "code": None}}), after)
+                self.send(int(name), {"error": {"message": f"fault {name}", "code": None}}, after)
             elif name == "quota":
-                self.send(429, json.dumps({"error": {"message": "pay first", "code": "insufficient_quota"}}))
+                self.send(429, {"error": {"message": "pay first", "code": "insufficient_quota"}})
             elif name == "tell":
-                self.send(500, json.dumps({"error": {"message": f"bad key {call.key}\nsee\nhelp"}}))
+                self.send(500, {"error": {"message": f"bad key {call.key}\nsee\nhelp"}})
             elif name == "hang":
                 server.sleep(600)
                 self.close_connection = True
@@ -176,18 +176,6 @@ def handler(server: FaultServer) -> type[BaseHTTPRequestHandler]:
                 "surrogate": rated(ratings) + " \ud800",
             }.get(name, rated(ratings))
             finish = {"cut": "length", "filtered": "content_filter"}.get(name, "stop")
-            self.send(200, json.dumps(completion(text, server.usage, finish)))
-
-        def send(self, status: int, text: str, headers: dict[str, str] | None = None) -> None:
-            data = text.encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(data)))
-            for name, value in {"Content-Type": "application/json", **(headers or {})}.items():
-                self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(data)
-
-        def log_message(self, *_: object) -> None:
-            pass
+            self.send(200, completion(text, server.usage, finish))
 
     return Handler

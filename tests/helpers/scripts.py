@@ -1,4 +1,4 @@
-"""Scripts of benchmarks/, as modules."""
+"""Scripts, as modules."""
 
 from __future__ import annotations
 
@@ -11,10 +11,15 @@ FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 
 
 def load_script(name: str) -> Any:
-    """Import a script as a module, with its folder on the path as when it runs."""
+    """Import a script of benchmarks/ as a module, with its folder on the path as when it runs."""
     if str(FOLDER) not in sys.path:
         sys.path.insert(0, str(FOLDER))
-    spec = importlib.util.spec_from_file_location(f"script_{name}", FOLDER / f"{name}.py")
+    return load_file(FOLDER / f"{name}.py", f"script_{name}")
+
+
+def load_file(path: Path, name: str) -> Any:
+    """Import a file that belongs to no package, as a module of a name."""
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # where its dataclasses look for it
     spec.loader.exec_module(module)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
-from collections.abc import Callable
 from typing import Any
 
 from lightning.pytorch.callbacks import Callback
@@ -76,17 +74,3 @@ class Steps(Callback):
         if trainer.is_global_zero:
             print(f"step {trainer.global_step}", flush=True)
         time.sleep(self.seconds)
-
-
-def in_child(work: Callable[[], int]) -> int:
-    """Exit code of ``work`` in a process of its own, which has everything loaded; a signal's number is negative."""
-    child = os.fork()
-    if child == 0:
-        code = 97
-        try:
-            code = work()
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

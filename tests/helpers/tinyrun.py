@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from lightning.pytorch import Trainer
 from torch import Tensor
@@ -196,6 +197,37 @@ def fit(folder: Path, module: Any, rows: Any = None, **kwargs: Any) -> Recorder:
     recorder = Recorder(module)
     trainer(folder, **kwargs).fit(module, rows or Rows())
     return recorder
+
+
+def check_same_steps(whole: Recorder, parts: Recorder, *names: str, nan_ok: bool = False) -> None:
+    """Check that two runs had the same gradients and logged the same, ``names`` among it, but for rounding."""
+    check_same_gradients(whole, parts)
+    for expected, logged in zip(whole.logged, parts.logged, strict=True):
+        assert set(names) <= expected.keys()
+        assert logged == pytest.approx(expected, rel=1e-5, abs=1e-6, nan_ok=nan_ok)
+
+
+def check_same_gradients(whole: Recorder, parts: Recorder) -> None:
+    """Check that two runs had the same gradients at every step, but for rounding, and none without any."""
+    for a, b in zip(whole.gradients, parts.gradients, strict=True):
+        assert a.norm() > 0
+        assert (a - b).norm() / a.norm() < 1e-5
+
+
+def check_loss(objective: Any, examples: Sequence[Any], expected: Tensor) -> Any:
+    """Check the loss of examples and its gradient against a loss by hand; return what the objective gave for them."""
+    from lovec.modules import Batch
+
+    expected.backward()
+    gradients = [p.grad.clone() for p in objective.policy.trainable()]
+    objective.policy.zero_grad()
+    out = objective.loss(Batch.of(examples, objective.policy.device))
+    ours = objective._total(out, objective.counts(examples))
+    ours.backward()
+    assert ours.item() == pytest.approx(expected.item(), rel=1e-5)
+    for p, gradient in zip(objective.policy.trainable(), gradients, strict=True):
+        assert float((p.grad - gradient).norm() / gradient.norm()) < 1e-4
+    return out
 
 
 def loaded(folder: Path, module: Any, rows: Any = None) -> Any:

@@ -139,6 +139,5 @@ def scripted(folder: Path, answer: str) -> Iterator[Session]:
     engine = Scripted()
     made = tiny(folder, "llama", max_position_embeddings=1024)
     with open_session(made, engine=engine, instruction="Rate.", device="cpu") as session:
-        engine.tokenizer = session.encoder.tokenizer
         engine.answer = answer
         yield session

@@ -13,12 +13,14 @@ import sqlite3
 import subprocess
 import sys
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from io import StringIO
 from pathlib import Path
 
 import pytest
-from faultserver import FaultServer
+from faultserver import FaultServer, completion
+from forks import in_child, kill_at_call
+from jsonhandler import JsonHandler
 from tinyrun import sft_adapter, tiny
 
 from lovec.cli import main
@@ -80,35 +82,11 @@ def error_line(capsys, *words) -> str:
     return next(line for line in capsys.readouterr().err.splitlines() if line.startswith("lovec: error: "))
 
 
-def in_child(work) -> int:
-    """Runs ``work`` in a forked process; its exit code, negative where a signal ended it."""
-    pid = os.fork()
-    if pid == 0:
-        code = 70
-        try:
-            sys.stdout = sys.stderr = open(os.devnull, "w")
-            code = work()
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-
 def killing_itself(words, owner, name: str, at: int, after: bool):
     """A run that kills itself at the ``at``-th call of a function, before it or after."""
 
     def work() -> int:
-        real, calls_left = getattr(owner, name), [at]
-
-        def counted(*args):
-            calls_left[0] -= 1
-            if calls_left[0] == 0 and not after:
-                os.kill(os.getpid(), signal.SIGKILL)
-            result = real(*args)
-            if calls_left[0] == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return result
-
-        setattr(owner, name, counted)
+        kill_at_call(owner, name, at, after)
         return label(*words)
 
     return work
@@ -135,13 +113,13 @@ def test_a_run_killed_ten_times_writes_the_files_of_an_uninterrupted_one(here):
     assert [r.id for r in read_records("killed/pairs.jsonl")] == [f"a{i}" for i in range(200)]
 
 
-class Judge(BaseHTTPRequestHandler):
+class Judge(JsonHandler):
     """Rates a sentence by the share of its longer words that the evidence has; writes down who asked what."""
 
     log: Path
 
     def do_POST(self) -> None:
-        prompt = json.loads(self.rfile.read(int(self.headers["content-length"])))["messages"][0]["content"]
+        prompt = self.received()["messages"][0]["content"]
         asked = prompt.rpartition("without repeating the sentences.:")[2]
         evidence = prompt.partition("for your reference:")[2].partition("\n---\n")[0].lower()
         name = hashlib.sha256(prompt.encode()).hexdigest()[:12]
@@ -152,18 +130,7 @@ class Judge(BaseHTTPRequestHandler):
             words = re.findall(r"\w{4,}", sentence.lower())
             rating = round(10 * sum(word in evidence for word in words) / max(1, len(words)))
             reply.append(f"**Analysis:** words\n**Rating:** ${rating}$")
-        choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "\n\n".join(reply)}}
-        usage = {"prompt_tokens": len(prompt) // 4, "completion_tokens": 10, "total_tokens": len(prompt) // 4 + 10}
-        body = {"id": "x", "object": "chat.completion", "created": 0, "model": "judge", "choices": [choice]}
-        data = json.dumps({**body, "usage": usage}).encode()
-        self.send_response(200)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *_) -> None:
-        pass
+        self.send(200, completion("\n\n".join(reply), (len(prompt) // 4, 10)))
 
 
 def serve(log: Path, ready) -> None:
@@ -644,8 +611,7 @@ def test_errors_are_one_line(here, capsys, words, message):
     assert message in error_line(capsys, *words)
 
 
-def test_settings_may_change_while_nothing_is_rated(here, capsys, monkeypatch):
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+def test_settings_may_change_while_nothing_is_rated(here, capsys, no_key):
     write_records("mine.jsonl", answers(3))
     paid = ["--answers", "mine.jsonl", *SPLIT, "--oracle", "OpenAIOracle", "--oracle.model"]
     assert "give --yes" in error_line(capsys, *paid, "a", "--out", "out", "--oracle.base_url", "http://127.0.0.1:9/v1")
@@ -654,9 +620,7 @@ def test_settings_may_change_while_nothing_is_rated(here, capsys, monkeypatch):
     assert "other settings" in error_line(capsys, *paid, "a", "--out", "out")
 
 
-def test_a_judge_without_its_key_is_refused_before_answers_are_written(here, capsys, monkeypatch):
-    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
-        monkeypatch.delenv(name, raising=False)
+def test_a_judge_without_its_key_is_refused_before_answers_are_written(here, capsys, no_key):
     Path("q.jsonl").write_text('{"question": "Who?"}\n')
     paid = ["--oracle", "OpenAIOracle", "--oracle.model", "gpt", "--oracle.cache", "replies"]
     words = ["--questions", "q.jsonl", "--model", "world-small", *paid, "--out", "out"]
@@ -671,9 +635,7 @@ def test_a_judge_without_its_key_is_refused_before_answers_are_written(here, cap
     assert "give --yes" in error_line(capsys, *words) and Path("other/sentences.jsonl").exists()
 
 
-def test_replies_of_the_cache_need_no_key_with_yes(here, capsys, monkeypatch):
-    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
-        monkeypatch.delenv(name, raising=False)
+def test_replies_of_the_cache_need_no_key_with_yes(here, capsys, no_key):
     write_records("mine.jsonl", answers(3))
     paid = ["--oracle", "OpenAIOracle", "--oracle.model", "gpt", "--oracle.cache", "replies"]
     words = ["--answers", "mine.jsonl", *SPLIT, *paid, "--yes", "--out"]
@@ -691,9 +653,7 @@ def test_replies_of_the_cache_need_no_key_with_yes(here, capsys, monkeypatch):
     assert "$OPENAI_API_KEY is not set" in error_line(capsys, *words, "more")
 
 
-def test_an_oracle_without_its_key_is_refused_before_a_writer_is_paid(here, capsys, monkeypatch):
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+def test_an_oracle_without_its_key_is_refused_before_a_writer_is_paid(here, capsys, no_key):
     Path("q.jsonl").write_text('{"question": "Who?"}\n')
     oracle = ["--oracle", "OpenAIOracle", "--oracle.model", "gpt"]
     with FaultServer() as server:

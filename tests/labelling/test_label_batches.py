@@ -21,14 +21,13 @@ from lovec.types import Record, Sentence
 
 
 @pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BatchServer]:
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_key: None) -> Iterator[BatchServer]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(calls, "_FIRST_WAIT", 0.01)
     monkeypatch.setattr(prefetching, "_POLL_SECONDS", (0.01, 0.05))
     for module in (prefetching, batch_client):
         monkeypatch.setattr(module, "SETTLE_SECONDS", 0.3)
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     write_records("mine.jsonl", [asked(i) for i in range(20)])
     write_records("questions.jsonl", [Record(f"q{i}", f"Who is q{i}?") for i in range(5)])
     with BatchServer() as running:

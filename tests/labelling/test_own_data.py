@@ -10,11 +10,13 @@ import sys
 import threading
 import time
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 import yaml
+from faultserver import completion
+from jsonhandler import JsonHandler
 from tinyrun import tiny
 
 from lovec.cli import main
@@ -27,16 +29,15 @@ CITIES = [f"City {number}" for number in range(12)]
 BRIEF = ["--trainer.max_steps", "2", "--trainer.limit_val_batches", "0", "--data.batch_size", "2"]
 
 
-class Endpoint(BaseHTTPRequestHandler):
+class Endpoint(JsonHandler):
     """Answers questions, and rates sentences by their last digit; remembers what it was asked."""
 
-    protocol_version = "HTTP/1.1"
     bodies: list[dict]
     fault = ""
     delay = 0.0
 
     def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        body = self.received()
         type(self).bodies.append(body)
         time.sleep(self.delay)
         text = body["messages"][0]["content"]
@@ -47,17 +48,7 @@ class Endpoint(BaseHTTPRequestHandler):
             reply = f"<think>so</think>\n{text} is old {body.get('seed', 0)}. It lies in the north." * (not self.fault)
         finish = "length" if self.fault == "length" else "stop"
         reply = reply or {"length": "It begins. And then it\ufffd", "empty": " ", "draft": "<think>hm"}[self.fault]
-        choice = {"index": 0, "finish_reason": finish, "message": {"role": "assistant", "content": reply}}
-        usage = {"prompt_tokens": 1000, "completion_tokens": 100, "total_tokens": 1100}
-        data = json.dumps({"id": "x", "choices": [choice], "usage": usage}).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *_: object) -> None:
-        pass
+        self.send(200, completion(reply, (1000, 100), finish))
 
 
 @pytest.fixture
@@ -75,11 +66,10 @@ def endpoint():
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch):
+def here(tmp_path, monkeypatch, no_key):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setenv("LOVEC_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     return tmp_path
 
 

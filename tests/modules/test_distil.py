@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tinyrun import Rows, fit, loaded, module, records, trainer
+from tinyrun import Rows, check_loss, fit, loaded, module, records, trainer
 from torch import Tensor
 
 from lovec.baselines import LUQ, PTrue, SentenceLikelihood, Words
@@ -101,14 +101,7 @@ def test_distil_by_hand(share: float, model: str, adapter: str, tmp_path: Path) 
         texts.append(-objective.policy.token_logps(whole)[0] * torch.tensor([*text, 1.0]))
         weights += [*text, 1.0]
     expected = 3.0 * torch.stack(losses).mean() + 0.7 * torch.cat(texts).sum() / sum(weights)
-    expected.backward()
-    grads = [p.grad.clone() for p in objective.policy.trainable()]
-    objective.policy.zero_grad()
-    ours = objective._total(objective.loss(Batch.of(examples, objective.policy.device)), objective.counts(examples))
-    ours.backward()
-    assert ours.item() == pytest.approx(expected.item(), rel=1e-5)
-    for p, grad in zip(objective.policy.trainable(), grads, strict=True):
-        assert float((p.grad - grad).norm() / grad.norm()) < 1e-4
+    check_loss(objective, examples, expected)
 
 
 def test_own_scores_in_the_context_on_request(model: str, adapter: str, tmp_path: Path) -> None:

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
+from scripts import load_file
 
 HERE = Path(__file__).parent
 
 
-def load():
-    """The script, which is not a module of a package."""
-    spec = importlib.util.spec_from_file_location("newest_run", HERE / "run.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look themselves up here
-    spec.loader.exec_module(module)
-    return module
-
-
-RUN = load()
+RUN = load_file(HERE / "run.py", "newest_run")
 PYPROJECT = tomllib.loads((HERE.parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 # A project whose tests name the releases that they pass with. Its build backend needs nothing but Python.

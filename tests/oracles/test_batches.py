@@ -30,14 +30,12 @@ PRICES = {"price_in": 2.0, "price_out": 20.0}  # a reply costs $0.004, in a batc
 
 
 @pytest.fixture(autouse=True)
-def setting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def setting(no_key: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(calls, "_FIRST_WAIT", 0.01)
     monkeypatch.setattr(prefetching, "_POLL_SECONDS", (0.01, 0.05))
     for module in (prefetching, batch_client):
         monkeypatch.setattr(module, "SETTLE_SECONDS", 0.3)
     monkeypatch.setenv("LOVEC_CACHE", str(tmp_path))
-    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
-        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture

@@ -61,11 +61,9 @@ def truth(records: Sequence[Record]) -> list[list[float | None]]:
 
 
 @pytest.fixture(autouse=True)
-def setting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def setting(no_key: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(calls, "_FIRST_WAIT", 0.01)
     monkeypatch.setenv("LOVEC_CACHE", str(tmp_path / "cache"))
-    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
-        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture

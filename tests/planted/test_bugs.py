@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import re
-import sys
 from functools import cache
 from pathlib import Path
 
 import pytest
+from scripts import load_file
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 
 
-def load(file, name):
-    """A file of this folder, which is not a package."""
-    spec = importlib.util.spec_from_file_location(name, HERE / file)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look themselves up here
-    spec.loader.exec_module(module)
-    return module
-
-
-MUTATION = load("mutation.py", "mutation")
-RUN = load("run.py", "planted_run")
+MUTATION = load_file(HERE / "mutation.py", "mutation")
+RUN = load_file(HERE / "run.py", "planted_run")
 BUGS = RUN.read_bugs()
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from scripts import load_file
 
 from lovec.reports import reward_surface
 from lovec.reports.surface import best_spans, draw
@@ -92,9 +92,7 @@ def test_what_cannot_be_drawn_is_an_error_in_one_line(tmp_path):
 
 
 def test_the_drawing_in_the_docs_is_of_these_rewards(tmp_path):
-    spec = importlib.util.spec_from_file_location("draw_rewards", ROOT / "docs/rewards.py")
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
+    script = load_file(ROOT / "docs/rewards.py", "draw_rewards")
     script.main(tmp_path / "rewards.svg")
     committed = ROOT / "docs/rewards.svg"
     # Texts and colours, not bytes: matplotlib places shapes differently in every version.

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from openai import BadRequestError, NotFoundError, OpenAI
 from served import KEY, NAME, Server, chat, post, running, streamed
-from tinyrun import tiny
 from writer import Scripted
 
 from lovec.cli.serve import checked_origin, served_name
@@ -28,15 +27,6 @@ ANSWER = (
     "It was noon, in town. <confidence> 5 </confidence> And then"
 )
 PIECES = ["Ada ran.", "\n\nShe wrote a note.", " It was noon, in town.", " And then"]
-
-
-@pytest.fixture(scope="module")
-def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
-    engine = Scripted()
-    folder = tiny(tmp_path_factory.mktemp("models"), "llama", max_position_embeddings=1024)
-    with open_session(folder, engine=engine, instruction="Rate.", device="cpu") as session:
-        engine.tokenizer = session.encoder.tokenizer
-        yield session
 
 
 @pytest.fixture(scope="module")

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from pages import DOCS, blocks
-from served import KEY, NAME, Server, running
-from writer import Scripted, scripted
+from served import KEY, NAME, Server
+from writer import Scripted
 
 from lovec.taggers import Session
 
@@ -28,18 +26,6 @@ pytestmark = [
 ANSWER = "Ada ran. <confidence> 9 </confidence>\n\nShe wrote a note. <confidence> 2 </confidence>"
 SHOWN = "Ada ran. [9]\n\nShe wrote a note. [2]"
 TEXT = "Ada ran.\n\nShe wrote a note."
-
-
-@pytest.fixture(scope="module")
-def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
-    with scripted(tmp_path_factory.mktemp("models"), ANSWER) as session:
-        yield session
-
-
-@pytest.fixture(scope="module")
-def server(session: Session) -> Iterator[Server]:
-    with running(replace(session)) as server:
-        yield server
 
 
 def was_asked_with_its_own_tags(session: Session) -> bool:

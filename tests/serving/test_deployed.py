@@ -25,9 +25,7 @@ TEXT = "Ada ran. She wrote a note. It was noon in London. The rain fell on the e
 
 @pytest.fixture(scope="module")
 def session(model: str) -> Iterator[Session]:
-    writer = Writer()
-    with open_session(model, engine=writer, instruction="Rate.", device="cpu") as session:
-        writer.tokenizer = session.encoder.tokenizer
+    with open_session(model, engine=Writer(), instruction="Rate.", device="cpu") as session:
         yield session
 
 

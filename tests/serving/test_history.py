@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai import OpenAI
 from served import KEY, NAME, Server, post, running, until
-from writer import Scripted, scripted
+from writer import Scripted
 
 from lovec.serving import service
 from lovec.serving.history import pieces_of
@@ -26,12 +26,6 @@ from lovec.types import Record, Sentence
 ANSWER = "Ada ran. <confidence> 9 </confidence>\n\nShe wrote a note. <confidence> 2 </confidence>"
 PLAIN = "Ada ran.\n\nShe wrote a note."
 PLAINLY = Inline("", DEFAULT_TAGS)
-
-
-@pytest.fixture(scope="module")
-def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
-    with scripted(tmp_path_factory.mktemp("models"), ANSWER) as session:
-        yield session
 
 
 @pytest.fixture(scope="module")

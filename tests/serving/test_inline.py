@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai import OpenAI
 from served import KEY, NAME, Server, chat, post, running, streamed
-from writer import Scripted, scripted
+from writer import Scripted
 
 from lovec.serving.app import make_app
 from lovec.serving.inline import Inline, check_template
@@ -37,12 +37,6 @@ ANSWER = (
     "It rained. <confidence> 11 </confidence> And then"
 )
 SHOWN = "Ada ran. [9]\n\nShe wrote a note. [10] It rained. And then"
-
-
-@pytest.fixture(scope="module")
-def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
-    with scripted(tmp_path_factory.mktemp("models"), ANSWER) as session:
-        yield session
 
 
 @pytest.fixture(scope="module")

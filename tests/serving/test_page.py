@@ -16,13 +16,12 @@ import pytest
 from browser import CHROMIUM, Browser, browser
 from chatserver import FACTS, ChatServer, planted
 from served import KEY, Server, chat, post, running, until
-from tinyrun import tiny
 from writer import Scripted
 
 from lovec.display import band
 from lovec.serving import service
 from lovec.serving.page import render_page
-from lovec.taggers import Session, open_session
+from lovec.taggers import Session
 from lovec.tagging import ApiModel, ApiTagger
 from lovec.tags import TagFormat
 from lovec.types import Scale
@@ -67,15 +66,6 @@ CONTRASTS = """(() => {
 def words(id_: str) -> str:
     """The expression of an element's text."""
     return f"document.getElementById('{id_}').textContent"
-
-
-@pytest.fixture(scope="module")
-def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
-    engine = Scripted()
-    folder = tiny(tmp_path_factory.mktemp("models"), "llama", max_position_embeddings=1024)
-    with open_session(folder, engine=engine, instruction="Rate.", device="cpu") as session:
-        engine.tokenizer = session.encoder.tokenizer
-        yield session
 
 
 @pytest.fixture(scope="module")

@@ -43,12 +43,10 @@ QUESTION = next(question for question in QUESTIONS if len(written(question)) > 2
 
 
 @pytest.fixture(autouse=True)
-def setting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def setting(no_key: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(calls, "_FIRST_WAIT", 0.01)
     monkeypatch.setenv("LOVEC_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
-    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
-        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from openai import APIError, BadRequestError, OpenAI
 from openai.types import responses as types
 from pydantic import TypeAdapter
-from served import KEY, NAME, Server, chat, post, running, streamed
-from writer import Scripted, scripted
+from served import KEY, NAME, Server, chat, post, streamed
+from writer import Scripted
 
 from lovec.taggers import Session
 
@@ -21,18 +19,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
 
 ANSWER = "Ada ran. <confidence> 9 </confidence>\n\nShe wrote a note. <confidence> 2 </confidence> And then"
 TEXT = "Ada ran.\n\nShe wrote a note. And then"
-
-
-@pytest.fixture(scope="module")
-def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
-    with scripted(tmp_path_factory.mktemp("models"), ANSWER) as session:
-        yield session
-
-
-@pytest.fixture(scope="module")
-def server(session: Session) -> Iterator[Server]:
-    with running(replace(session)) as server:
-        yield server
 
 
 @pytest.fixture

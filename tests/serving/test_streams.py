@@ -50,9 +50,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="module")
 def local(model: str) -> Iterator[Session]:
     """The same model in this process, with the same answers."""
-    writer = Writer()
-    with open_session(model, engine=writer, instruction="Rate.", device="cpu") as session:
-        writer.tokenizer = session.encoder.tokenizer
+    with open_session(model, engine=Writer(), instruction="Rate.", device="cpu") as session:
         yield session
 
 
@@ -235,7 +233,6 @@ def test_first_tokens_are_read_from_the_stream(
     with open_session(
         model, engine=writer, instruction="Rate.", scale=scale, scoring="prefix", device="cpu"
     ) as in_process:
-        writer.tokenizer = in_process.encoder.tokenizer
         records = [Record(question, question) for question in QUESTIONS]
         tagged = FreeFormTagger(writer, in_process.encoder, Sampling(200), "mean").tag(records)
     sentences = [sentence for record in tagged for sentence in record.sentences]

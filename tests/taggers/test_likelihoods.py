@@ -13,22 +13,14 @@ import pytest
 
 from lovec.datasets.jsonl import read_records, write_records
 from lovec.encoding import Encoder
-from lovec.models.tiny import build_tiny
 from lovec.policy import TokenBatch, TokenSequence
-from lovec.taggers import FreeFormTagger, IterativeTagger, Session, open_session
+from lovec.taggers import FreeFormTagger, IterativeTagger, Session
 from lovec.taggers.freeform import read_answer, sentence_spans
 from lovec.taggers.scoring import items_of
 from lovec.types import Completion, LovecError, Record, Sampling, Sentence
 
 CONTEXT = 400
 WORDS = "ada wrote notes on engines in london paris rome before noon".split()
-
-
-@pytest.fixture(scope="module")
-def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
-    """A random model with a short context; its tokenizer has a token for every byte."""
-    path = build_tiny("llama", tmp_path_factory.mktemp("tiny") / "llama", max_position_embeddings=CONTEXT)
-    return open_session(str(path), instruction="Rate.", tag_words=("<c>", "</c>"), rows=3)
 
 
 def record(name: str, count: int, seed: int = 0) -> Record:

@@ -11,21 +11,13 @@ from typing import Any
 import pytest
 from plainscores import naive_score
 
-from lovec.models.tiny import build_tiny
-from lovec.taggers import IterativeTagger, Session, open_session
+from lovec.taggers import IterativeTagger, Session
 from lovec.taggers.scoring import History, Passage, ScoredSentence, Step, items_of, score_passages
 from lovec.tagging import TextTagger, text_record
 from lovec.types import Record, Sampling, Sentence
 
 CONTEXT = 400
 WORDS = "ada wrote notes on engines in london paris rome before noon they say it rained".split()
-
-
-@pytest.fixture(scope="module")
-def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
-    """A random model with a short context; the tokenizer has one token per byte."""
-    path = build_tiny("llama", tmp_path_factory.mktemp("tiny") / "llama", max_position_embeddings=CONTEXT)
-    return open_session(str(path), instruction="Rate.", tag_words=("<c>", "</c>"), rows=3)
 
 
 def sentences(n: int, seed: int = 0, most: int = 6) -> list[str]:

@@ -22,9 +22,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def opened(model: str, writer: Writer, **options: Any) -> Session:
-    session = open_session(model, engine=writer, instruction="Rate.", device="cpu", **options)
-    writer.tokenizer = session.encoder.tokenizer
-    return session
+    return open_session(model, engine=writer, instruction="Rate.", device="cpu", **options)
 
 
 def tagged(session: Session) -> list[Record]:

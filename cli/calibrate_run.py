@@ -46,6 +46,7 @@ from .parser import with_underscores
 from .progress import heartbeat
 from .saved_recipe import RecipeFilter, parse_recipe, recipe_text
 from .signatures import SignatureParser
+from .tag_options import check_engine
 from .unseen import run_of, unseen
 
 if TYPE_CHECKING:  # it imports scipy and torch, which nothing that is mistyped should wait for
@@ -148,6 +149,7 @@ def run(words: list[str]) -> None:
     parser.add(open_session, "adapter", "raw")
     options = parser.instantiate(parser.parse_args(_collected(words)))
     settings = parser.call(CalibrateSettings, options)
+    check_engine(options.engine)
     sources = [name for name in ("data", "feedback", "config") if getattr(settings, name)]
     if len(sources) > 1:
         raise UsageError(f"--{' and --'.join(sources)} say what to fit to; give one of them")

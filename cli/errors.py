@@ -177,8 +177,10 @@ def explain(message: str, parser: ArgumentParser) -> UsageError:
         return unknown("option", f"--{prefix}{match[1]}.{match[2]}", _options(parser, prefix, classes))
     if match := re.search(r"class_path '([\w.]+)':\s+((?:module|No module) [^\n]+)", message):
         return _no_class(match[1], match[2])
-    if match := re.search(r"does not implement protocol (\w+).*?Given value: (\S+)", message, re.DOTALL):
-        return _no_protocol(key, match[2], match[1])
+    if match := re.search(
+        r"Import path (?:(\S+) )?does not implement protocol (\w+)(?:.*?Given value: (\S+))?", message, re.DOTALL
+    ):
+        return _no_protocol(key, match[1] or match[3], match[2])
     if key and (match := re.search(_LITERAL, message, re.DOTALL)):
         return UsageError(f"--{key} is {match[2][:_LONGEST]}, expected {match[1].replace(', ', ' or ')}")
     if key and (match := re.search(r"Import path (?:(\S+) )?does not correspond to a subclass of (\w+)", message)):

@@ -20,7 +20,7 @@ from lovec.tagging.apis import check_api
 from lovec.tagging.base import check_unit
 from lovec.tagging.methods import check_method
 from lovec.tags import DEFAULT_TAGS, TagFormat
-from lovec.types import DEFAULT_SCALE, LovecError, Scale, check_confidence, error_in
+from lovec.types import DEFAULT_SCALE, Engine, LovecError, Scale, check_confidence, error_in
 
 from .errors import UsageError
 from .signatures import SignatureParser
@@ -115,12 +115,34 @@ def check_opening(options: Any) -> None:
         return
     if options.model is None and options.adapter is None:
         raise LovecError(NO_MODEL)
-    if isinstance(options.engine, str):
-        check_engine_name(options.engine)
+    check_engine(options.engine)
     if options.device is not None:
         check_device_name(options.device)
     if options.dtype is not None:
         check_dtype_name(options.dtype)
+
+
+def check_engine(engine: Any) -> None:
+    """Refuse what is no engine, before a model is loaded for it.
+
+    Args:
+        engine: as parsed; an engine with its options, or a name. The path of a class that is no engine, or that cannot
+            be imported, is taken for a name by a parser that takes both.
+
+    Raises:
+        UsageError: a class has not the methods of an engine, or is not found.
+        LovecError: it has no name of an engine.
+    """
+    if not isinstance(engine, str):
+        return
+    try:
+        check_engine_name(engine)
+    except LovecError:
+        if "." in engine:
+            parser = SignatureParser()
+            parser.add_argument("--engine", type=Engine)
+            parser.parse_args(["--engine", engine])  # says what is wrong with the class
+        raise
 
 
 def checked(options: Any) -> Any:

@@ -34,12 +34,11 @@ PARTS = '''
 
 import random
 from collections.abc import Sequence
-from typing import Any
 
 from transformers import AutoTokenizer
 
 from lovec.engines import TransformersEngine
-from lovec.types import Completion, Record, Sampling
+from lovec.types import Completion, OnToken, Record, Sampling
 
 
 class Writer(TransformersEngine):
@@ -49,7 +48,14 @@ class Writer(TransformersEngine):
         super().__init__(max_rows=8)
         self.tokenizer = AutoTokenizer.from_pretrained(model)
 
-    def generate(self, prompts: Any, sampling: Sampling, stop_ids: Any, keys: Any = None, on_token: Any = None) -> Any:
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        sampling: Sampling,
+        stop_ids: Sequence[int],
+        keys: Sequence[str] | None = None,
+        on_token: OnToken | None = None,
+    ) -> list[list[Completion]]:
         answers = []
         for row, key in enumerate(keys):
             draw = random.Random(key)

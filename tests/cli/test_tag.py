@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from commandline import error_of
 from forks import in_child, kill_at_call
 from hypothesis import given
 from hypothesis import strategies as st
@@ -478,6 +479,29 @@ def test_an_engine_can_be_a_class_with_options(run: Any, session: Session) -> No
     assert shown(run("page.txt", *engine)[1]) == confident(session)
     code, _, err = run("page.txt", *engine[:2], "--engine.max_rows", "0")
     assert code == 1 and "max_rows is 0" in err
+
+
+@pytest.mark.parametrize("options", [[], ["--engine.max_rows", "2"]])
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("mine.Bare", "--engine is mine.Bare, which is not an Engine: expected methods with these names and types: "),
+        ("mine.Bear", "there is no Bear in mine; did you mean Bare?"),
+        ("nofile.Bare", "cannot import nofile.Bare: No module named 'nofile'"),
+        ("broken.Bare", "broken.py, line 1: ModuleNotFoundError: No module named 'nothing'; install the package"),
+    ],
+)
+@pytest.mark.parametrize("command", [["tag", "page.txt"], ["serve"]])
+def test_a_class_that_is_no_engine_is_named(
+    here: Path, model: str, capsys: Any, command: list[str], name: str, said: str, options: list[str]
+) -> None:
+    Path("mine.py").write_text("class Bare:\n    def __init__(self, max_rows: int = 1): ...\n")
+    Path("broken.py").write_text("import nothing\n")
+    try:
+        code, line = error_of(capsys, *command, "--model", model, "--engine", name, *options)
+    finally:
+        sys.modules.pop("mine", None)
+    assert code == 2 and line.startswith(said), line
 
 
 # Warnings and errors

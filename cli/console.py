@@ -19,7 +19,6 @@ from lovec.types import LovecError
 
 from .errors import UsageError, one_line
 
-_FILES = {".csv", ".htm", ".html", ".json", ".jsonl", ".md", ".pdf", ".png", ".svg", ".tex", ".txt"}
 _PROCESS = "process "  # begins the note in the file of a lock
 _COMMAND = 46  # columns of a command that is said to come next; what it is for stands behind them
 
@@ -45,16 +44,6 @@ def log_level(name: str, level: int) -> Iterator[None]:
         yield
     finally:
         logger.setLevel(previous)
-
-
-def check_folder_name(folder: Path) -> None:
-    """Refuse an --out that is named like a file where a folder is written, before anything takes time.
-
-    Raises:
-        UsageError: the name ends like that of a file, and is not that of a folder.
-    """
-    if folder.suffix.lower() in _FILES and not folder.is_dir():
-        raise UsageError(f"--out {folder} is named like a file, expected a folder, such as {folder.with_suffix('')}")
 
 
 @contextmanager

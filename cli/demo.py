@@ -23,9 +23,10 @@ from lovec.core.settings import check_count, check_seed
 from lovec.types import ITERATIVE, LovecError
 
 from .children import children, end_children, lines_of
-from .console import check_folder_name, locked, quiet, say, say_next
+from .console import locked, quiet, say, say_next
 from .demo_atlas import check_real, show_answers
 from .demo_methods import ATLAS, FIRST, METHODS, ORDER, TRAINED, Method, announced, announced_test, chosen, overlay
+from .errors import check_folder_name
 from .parser import OneLineParser
 
 if TYPE_CHECKING:
@@ -185,7 +186,7 @@ def run(words: list[str]) -> None:
     check_count("--jobs", 1 if options.jobs is None else options.jobs)
     data = options.world or ATLAS
     options.out = options.out or Path("runs/demo" if data == ATLAS else "runs/demo-world")
-    check_folder_name(options.out)
+    check_folder_name("--out", options.out)
     methods = chosen(options.methods, options.full, data)
     jobs = options.jobs or (1 if data == ATLAS else min(MOST_JOBS, cores()))
     begin = time.monotonic()

@@ -18,6 +18,7 @@ from lovec.core.plugins import PluginError, plugins
 from lovec.types import LovecError
 
 _LONGEST = 300
+_FILES = {".csv", ".htm", ".html", ".json", ".jsonl", ".md", ".pdf", ".png", ".svg", ".tex", ".txt"}
 _VALUE = r"(?:Given value|Got value): (?!NestedArg|Namespace|{)([^\n]+?)\.?(?: Got value.*)?$"
 _LITERAL = r"Expected a typing\.Literal\[([^\]]+)\].*?(?:Got|Given) value: ([^\n]+)"
 _BASES = {
@@ -73,17 +74,20 @@ def unknown(kind: str, word: str, known: Iterable[str], listed: bool = False) ->
 
 
 def check_folder_name(option: str, folder: Path | None) -> None:
-    """Refuse "-", which other programs take for standard output, as the name of a folder to write.
+    """Refuse a name that is not that of a folder to write, before anything takes time.
 
     Args:
         option: what names it on the command line.
         folder: the folder; None is none.
 
     Raises:
-        UsageError: it is "-".
+        UsageError: it is "-", which other programs take for standard output, or ends like the name of a file and is
+            not that of a folder.
     """
     if folder == Path("-"):
         raise UsageError(f"{option} is -, expected the name of a folder to write")
+    if folder is not None and folder.suffix.lower() in _FILES and not folder.is_dir():
+        raise UsageError(f"{option} {folder} is named like a file, expected a folder, such as {folder.with_suffix('')}")
 
 
 def one_line(error: object) -> str:

@@ -22,8 +22,8 @@ from lovec.taggers.session import adapter_folder, base_model, prompt_format, ses
 from lovec.types import LovecError, Sampling, check_ready
 
 from .arguments import add_working_directory, overlay_of, value_of
-from .console import check_folder_name, confirm_calls, locked, texts_in, warn
-from .errors import UsageError, unknown
+from .console import confirm_calls, locked, texts_in, warn
+from .errors import UsageError, check_folder_name, unknown
 from .label_options import LabelSettings, label_parser
 from .parser import with_underscores
 from .progress import print_summary, progress
@@ -59,7 +59,7 @@ def run(words: list[str]) -> None:
         paid = [f"--{kind}" for kind in ("oracle", "writer") if (value_of(words, f"--{kind}") or "").endswith(_PAID)]
         words += [word for kind in paid or ["--oracle"] for word in (f"{kind}.max_cost", limit)]
     command = _command(words)
-    check_folder_name(command.out)
+    check_folder_name("--out", command.out)
     with locked(command.out, folder=True):
         try:
             command.run()

@@ -17,7 +17,8 @@ from lovec.core.progress import Heartbeat, doing
 from lovec.core.settings import check_count
 from lovec.types import LovecError
 
-from .console import check_folder_name, say_next
+from .console import say_next
+from .errors import check_folder_name
 from .pages import foot, has_own_page
 from .parser import OneLineParser
 
@@ -63,7 +64,7 @@ def run(words: list[str], last: bool = True) -> None:
     options = parser.read(words)
     check_count("--answers", options.answers, at_least=0)
     if options.out:
-        check_folder_name(Path(options.out))
+        check_folder_name("--out", Path(options.out))
     for run in options.runs:
         check_run_folder(run)
     folder = Path(options.out) if options.out else _default_folder(options.runs)

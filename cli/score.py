@@ -15,7 +15,8 @@ from lovec.core.settings import check_count
 from lovec.datasets.rows import check_rows
 from lovec.types import LovecError
 
-from .console import check_folder_name, say_next
+from .console import say_next
+from .errors import check_folder_name
 from .pages import foot, has_own_page
 from .parser import OneLineParser
 
@@ -241,7 +242,7 @@ def check_folder(folder: Path, command: str, redo: bool) -> None:
     Raises:
         LovecError: it holds something, or cannot be written.
     """
-    check_folder_name(folder)
+    check_folder_name("--out", folder)
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         if not (has_own_page(folder) and (folder / "tables" / "scores.csv").is_file()):
             raise LovecError(f"{folder} exists and `lovec {command}` has not written it; give another --out")

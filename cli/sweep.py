@@ -29,8 +29,8 @@ from lovec.metrics.table import MetricInfo
 from lovec.types import LovecError, ResultRow
 
 from .arguments import value_of
-from .console import check_folder_name, is_first_process, locked, quiet, say, say_next, texts_in
-from .errors import UsageError
+from .console import is_first_process, locked, quiet, say, say_next, texts_in
+from .errors import UsageError, check_folder_name
 from .parser import OneLineParser
 
 BASE = "base"
@@ -121,7 +121,7 @@ def run(words: list[str]) -> None:
     options, passed = parser.parse_known_args(parser.spelt(words))
     begin = time.monotonic()
     check_count("--jobs", options.jobs)
-    check_folder_name(options.out)
+    check_folder_name("--out", options.out)
     runs = plan(passed, options.vary, options.out, options.seeds, options.grid, options.jobs)
     from lovec.reports.diagnostic_tables import sweep_table
     from lovec.reports.table import markdown, print_table

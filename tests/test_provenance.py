@@ -158,6 +158,14 @@ def test_an_origin_says_everything_that_differs_once(base: Path, adapter: Path) 
     assert one.unlike(Origin.of(one.source, {**settings, "provenance": None})) == ""  # as an earlier version wrote it
 
 
+def test_own_code_is_compared_where_both_know_it_and_named() -> None:
+    one, two = (Origin.of({}, {"code": {"own.judge": digest, name: "a"}}) for digest, name in (("a", "b"), ("c", "d")))
+    assert one.unlike(two) == "other settings: the code of own.judge was a, is c"
+    assert one.unlike(Origin.of({}, {})) == "" == Origin.of({}, {}).unlike(one)
+    with pytest.raises(LovecError, match="the code among its settings is 'a', expected an object"):
+        Origin.from_dict({"source": {}, "settings": {"code": "a"}})
+
+
 def test_values_are_shown_short_and_from_where_they_differ() -> None:
     same = "x " * 100
     (said,) = changes({"text": f"{same}a {same}"}, {"text": f"{same}b {same}"}).values()

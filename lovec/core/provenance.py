@@ -198,6 +198,8 @@ class Origin:
                 raise wrong(f"its {name}", part, "an object")
         if (saved := found["settings"].get(PROVENANCE)) is not None:
             Provenance.from_dict(saved)
+        if not isinstance(code := found["settings"].get(CODE, {}), dict):
+            raise wrong("the code among its settings", code, "an object")
         return cls(found["source"], found["settings"])
 
     def unlike(self, other: Origin, phrase: str = WAS_IS) -> str:
@@ -215,7 +217,7 @@ class Origin:
         settings: dict[str, str] = {}
         if None not in decisive:
             settings = Provenance.from_dict(decisive[0]).changes(Provenance.from_dict(decisive[1]), phrase)
-        settings |= changes({CODE: one.pop(CODE, {})}, {CODE: two.pop(CODE, {})}, phrase, known=True)
+        settings |= changes(_own_code(one.pop(CODE, {})), _own_code(two.pop(CODE, {})), phrase, known=True)
         settings |= changes(one, two, phrase)  # an option is named as it was given, not as it took effect
         source = changes(self.source, other.source, phrase)
         found = [f"another input ({'; '.join(source.values())})"] if source else []
@@ -423,6 +425,11 @@ def _text(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise LovecError(f"cannot read the chat template {path} ({error}); give a Jinja file in UTF-8") from None
+
+
+def _own_code(digests: Json) -> dict[str, Any]:
+    """Return digests of the user's own code, which are by module, by what a message calls them."""
+    return {f"the code of {module}": value for module, value in digests.items()}
 
 
 def _flat(values: Json, prefix: str = "", depth: int = _DEPTH) -> dict[str, Any]:

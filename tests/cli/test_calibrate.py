@@ -283,6 +283,12 @@ def test_a_judge_without_its_key_is_refused_before_anything_is_tagged(
     assert not (run / "adapter" / "calibration.json").exists()
 
 
+def test_a_class_that_is_no_engine_is_refused(here: Path, run: Path, capsys: Any) -> None:
+    write_parts(here, "Short")
+    code, line = error_of(capsys, "calibrate", "run", "--config", "recipe.yaml", "--engine", "my_parts.Short")
+    assert code == 2 and line.startswith("--engine is my_parts.Short, which is not an Engine: expected methods"), line
+
+
 def test_answers_of_the_model_get_a_map_of_their_own(here: Path, run: Path, model: str, capsys: Any) -> None:
     write_parts(here, "Short")
     engine = ["--engine", "my_parts.Writer", "--engine.model", model, "--device", "cpu"]

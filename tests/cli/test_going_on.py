@@ -114,7 +114,7 @@ def test_a_file_of_tags_does_not_go_on_with_other_code_of_ones_own(
         code, line = error_of(capsys, *words)
     finally:
         sys.modules.pop("own_engine", None)
-    assert code == 1 and "made with other settings: code.own_engine was " in line and "--redo" in line
+    assert code == 1 and "made with other settings: the code of own_engine was " in line and "--redo" in line
     assert Path("tags.jsonl").read_bytes() == half
 
 

@@ -26,6 +26,7 @@ def files(here: Path, model: str, adapter: str) -> dict[str, bytes]:
     """A working directory with inputs of every kind; their content, by path."""
     Path("page.txt").write_text("Ada wrote notes.")
     write_records("in.jsonl", records(3))
+    Path("notes").write_text("Ada.")
     os.link("in.jsonl", "hard.jsonl")
     Path("link").symlink_to(".")
     Path("labels").mkdir()
@@ -58,7 +59,7 @@ def contents() -> dict[str, bytes]:
         ("export sft sft/adapter/new", "lies in the input sft/adapter"),
         ("export sft . --redo", "the output . is the working folder or holds it"),
         ("export sft sft/test --redo", "is also the input sft/test"),
-        ("export sft page.txt --redo", "page.txt is a file, expected a folder"),
+        ("export sft notes --redo", "notes is a file, expected a folder"),
         ("label --answers labels/labelled.jsonl --out labels --oracle WorldOracle --redo",
          "the output labels/labelled.jsonl is also the input labels/labelled.jsonl"),
         ("label --labelled in.jsonl --out sft/adapter --adapter sft/adapter", "lies in the input sft/adapter"),
@@ -95,12 +96,19 @@ def test_the_working_folder_is_not_replaced(
     assert not list(Path().iterdir())
 
 
+@pytest.mark.parametrize(
+    ("folder", "said"),
+    [
+        ("-", "{} is -, expected the name of a folder to write"),
+        ("new/page.html", "{} new/page.html is named like a file, expected a folder, such as new/page"),
+    ],
+)
 @pytest.mark.parametrize(("words", "name"), [("export sft", "FOLDER"), ("world --build", "--build")])
-def test_no_folder_is_named_like_standard_output(
-    files: dict[str, bytes], capsys: pytest.CaptureFixture[str], words: str, name: str
+def test_no_folder_is_named_like_standard_output_or_a_file(
+    files: dict[str, bytes], capsys: pytest.CaptureFixture[str], words: str, name: str, folder: str, said: str
 ) -> None:
-    code, line = error_of(capsys, *words.split(), "-")
-    assert code == 2 and line == f"{name} is -, expected the name of a folder to write"
+    code, line = error_of(capsys, *words.split(), folder)
+    assert code == 2 and line == said.format(name)
     assert contents() == files
 
 

@@ -500,7 +500,7 @@ def test_what_other_code_of_the_users_own_made_is_not_gone_on_with(here, capsys)
     Path("own_level.py").write_text("LEVEL = 0.75\n")
     for name in code:
         sys.modules.pop(name)
-    assert "made with other settings: code.own_level was" in (line := error_line(capsys, *words)), line
+    assert "made with other settings: the code of own_level was" in (line := error_line(capsys, *words)), line
     assert label(*words, "--redo") == 0
     (record,) = read_records("out/labelled.jsonl")
     assert record.sentences[0].factuality == 0.75

@@ -239,6 +239,16 @@ def test_what_is_given_is_checked(given: dict[str, Any], message: str | None) ->
         Group(*(given.get(name) for name in ("share", "mode", "port")))
 
 
+def test_what_is_given_by_place_is_taken_as_python_takes_it() -> None:
+    @checked("--{}")
+    class Handed:
+        def __init__(self, share: float, *others: float, weight: Positive = 0.5) -> None:
+            self.given = share, others, weight
+
+    assert Handed(0.25, -20.0, 3.0, weight=0.3).given == (0.25, (-20.0, 3.0), 0.3)
+    assert Handed(0.25, -20.0).given == (0.25, (-20.0,), 0.5)
+
+
 class Wide:
     def __init__(self, share: Positive = 1.0, rows: int = 1) -> None:
         pass

@@ -246,7 +246,8 @@ def checked(names: str = "{}", remember: bool = False) -> Callable[[T], T]:
     def mark(kind: T) -> T:
         if (plain := vars(kind).get("__init__")) is None:
             return kind
-        order = [given.name for given in _parameters(plain)][1:]
+        by_place = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        order = [given.name for given in _parameters(plain) if given.kind in by_place][1:]
         defaults = {given.name: given.default for given in _parameters(plain) if given.default is not given.empty}
         options: dict[str, Option] = {}
 

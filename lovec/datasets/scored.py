@@ -24,7 +24,7 @@ from lovec.datasets.rows import Layout, Row, WrittenRow, read_rows
 from lovec.datasets.values import confidence_of, label_of, says_opposite
 from lovec.metrics.functional import mean_confidence
 from lovec.metrics.powered import Judged
-from lovec.types import ROUNDING, LovecError, Readout, Record, ScoreKind, error_in
+from lovec.types import ROUNDING, LovecError, Readout, Record, ScoreKind, error_in, question_id
 
 STATED, MEAN = "stated", "mean of the distribution"
 """The methods of lovec's own files."""
@@ -411,11 +411,13 @@ def _group_of(record: Record, layout: Layout, column: str | None) -> str | None:
     Args:
         record: the record.
         layout: its layout.
-        column: one of `_columns_of`; "" is none. None is what the layout says: the record, but of RLCR the
-            question, which several samples answer.
+        column: one of `_columns_of`; "" is none. None is what the layout says: the question, which several samples may
+            answer, of RLCR by its text and of lovec's own records by their ids; of others the record.
     """
+    if column is None and layout.short == "rlcr":
+        return record.question
     if column is None:
-        return record.question if layout.short == "rlcr" else record.id
+        return question_id(record.id) if layout is OWN else record.id
     if not column:
         return None
     return _named(_columns_of(record).get(column)) or f"record {record.id}"

@@ -39,13 +39,13 @@ from lovec.evaluation.prompting import (
 from lovec.evaluation.run_folders import UNFINISHED, TestFolder, predictions_file, set_aside
 from lovec.evaluation.stopping import SignalConnector
 from lovec.models import absolute_name, resolve_model
-from lovec.policy import Policy, PolicyConfig, check_adapter, is_adapter, load_stops
+from lovec.policy import Policy, PolicyConfig, check_adapter, load_stops
 from lovec.policy.checkpoints import (
     KEY,
     AtomicCheckpointIO,
     adapter_shape,
-    check_adapters,
-    keep_adapters,
+    check_state,
+    keep_trained,
     read_checkpoint,
 )
 from lovec.policy.fingerprint import (
@@ -398,8 +398,8 @@ class EvaluationModule(LightningModule, CheckedSettings):
         return {part: known[part]() for part in parts}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Keep the adapters only, their shapes, from which they can be built again, and the fingerprint."""
-        keep_adapters(checkpoint)
+        """Keep the adapters and what a subclass has of its own, the adapters' shapes, and the fingerprint."""
+        keep_trained(checkpoint)
         checkpoint[KEY] = self.policy.shape
         checkpoint[FINGERPRINT] = {"run": self._run, "started": self._started, **self.fingerprint()}
 
@@ -419,8 +419,7 @@ class EvaluationModule(LightningModule, CheckedSettings):
         if shape is not None and shape != self.policy.shape:
             self._load_policy(self._config, checkpoint_shape=shape)
             self._attach_oracle()
-        sizes = {name: weight.shape for name, weight in self.state_dict().items() if is_adapter(name)}
-        check_adapters(checkpoint, sizes)
+        check_state(checkpoint, self.state_dict(), fitting)
         self._held = None if fitting else Weights.of(path)
 
     def _misfit(self, checkpoint: Mapping[str, Any]) -> str | None:

@@ -18,7 +18,7 @@ from lovec.callbacks import Monitor, Probe
 from lovec.callbacks.adapter import AdapterWriter
 from lovec.callbacks.ending import EndBySignal, droppable
 from lovec.callbacks.lengths import LengthWarnings
-from lovec.core.notices import DoublingWarning
+from lovec.core.notices import DoublingWarning, counted
 from lovec.core.progress import doing
 from lovec.core.randomness import seeded
 from lovec.core.settings import NO_EFFECT, Count, NonNegative
@@ -27,9 +27,10 @@ from lovec.evaluation.module import EvaluationModule
 from lovec.evaluation.processes import reduce_over_processes
 from lovec.evaluation.sampling import sample_validation
 from lovec.evaluation.stopping import SignalConnector
-from lovec.modules.batching import Batch, Example, default_budget, enough_memory, micro_batches
+from lovec.modules.batching import Batch, Example, ExampleT, default_budget, enough_memory, micro_batches
 from lovec.modules.checks import (
     check_records,
+    check_step_counts,
     check_texts,
     check_trainer,
     check_validation_interval,
@@ -41,6 +42,7 @@ from lovec.modules.distributed import even_groups, sum_gradients, without_sync
 from lovec.modules.optimizers import create_optimizer, set_total_steps, step_schedule
 from lovec.modules.sums import BatchSums
 from lovec.policy import TokenSequence
+from lovec.policy.checkpoints import is_own
 from lovec.types import DEFAULT_SCALE, LossOutput, LovecError, Record, Scale
 
 log = logging.getLogger(__name__)
@@ -53,7 +55,7 @@ class PolicyModule(EvaluationModule):
     not learned from as they are.
 
     Args:
-        optimizer: creates the optimiser from the adapter's parameters.
+        optimizer: creates the optimiser from the adapter's parameters, and those that a subclass has of its own.
         lr_scheduler: creates the schedule, which is stepped once per optimiser step; null keeps the rate constant.
         micro_batch_tokens: tokens that run through the model at once: distinct ones, or where sequences are padded (see
             ``policy.share_prefixes``) all of them. It changes the memory that is needed, and results by rounding only;
@@ -70,7 +72,7 @@ class PolicyModule(EvaluationModule):
     """Whether a run has a ``Probe`` by default; objectives that sample answers anyway need none."""
 
     updates_per_batch: int = 1
-    """Number of optimiser steps for which ``update_batches`` yields examples."""
+    """The most optimiser steps for which ``update_batches`` yields examples, by which schedules count."""
 
     costs: RunCosts
 
@@ -134,7 +136,16 @@ class PolicyModule(EvaluationModule):
         return self.policy.token_logps(batch.tokens, temperature)
 
     def reference_token_logps(self, batch: Batch[Any], temperature: float = 1.0) -> Tensor:
-        """Compute the same under the policy that the run started from, without gradient."""
+        """Compute the same under the policy that the run started from, without gradient.
+
+        Raises:
+            LovecError: the class does not say that it needs that policy, so it was not kept.
+        """
+        if not self.needs_reference:
+            raise LovecError(
+                f"{type(self).__name__} asks for log-probabilities of the reference, which is kept only where a class "
+                "says that it needs one: set needs_reference = True in it"
+            )
         with self.policy.reference():
             return self.policy.token_logps(batch.tokens, temperature)
 
@@ -232,11 +243,20 @@ class PolicyModule(EvaluationModule):
                 doing(f"step {self.global_step + 1}"),
                 self.policy.without_casts(),
             ):
-                for examples in self.update_batches(rows):
+                for number, examples in enumerate(self.update_batches(rows)):
+                    self._check_updates(number)
                     self.update(examples)
             self._log_notices()
             if (datamodule := getattr(self.trainer, "datamodule", None)) is not None:
                 datamodule.batch_done()
+
+    def _check_updates(self, made: int) -> None:
+        """Check that a batch may have one more optimiser step, after those that were made."""
+        if made == self.updates_per_batch:
+            raise LovecError(
+                f"{type(self).__name__}.update_batches yields more than {counted(made, 'set')} of examples per batch, "
+                "and a schedule of the learning rate would end too early: set updates_per_batch to how many it yields"
+            )
 
     def validation_step(self, rows: Sequence[Record], batch_idx: int) -> None:
         """Tag and measure records in every mode."""
@@ -253,10 +273,7 @@ class PolicyModule(EvaluationModule):
         Terms are divided by counts over all micro-batches and processes, so the loss does not depend on either.
         """
         counts = reduce_over_processes(self.trainer, self.counts(examples), sum)
-        checkpointing = self.policy_config.gradient_checkpointing
-        budget = self.micro_batch_tokens or default_budget(self.policy.model, self.policy.device, checkpointing)
-        shared = self.policy.shares(max((example.length for example in examples), default=0))
-        own = micro_batches(examples, budget, shared)
+        own, budget = self._groups(examples), self._budget
         groups = even_groups(self.trainer, own)
         sums = BatchSums()
         for number, group in enumerate(groups):
@@ -280,12 +297,28 @@ class PolicyModule(EvaluationModule):
                     self.global_step,
                     groups,
                     lambda batch: self._shares(self.loss(batch), counts),
-                    self.policy.trainable(),
+                    self.trained_parameters(),
                 )
         metrics = {**sums.metrics(), "grad_norm": norm}
         shown = "reward" if "reward" in metrics else "loss"  # the loss of rollouts does not tell whether they improve
         self.log(f"train/{shown}", metrics.pop(shown), prog_bar=True, batch_size=len(examples))
         self.log_dict({f"train/{name}": value for name, value in metrics.items()}, batch_size=len(examples))
+
+    def _groups(self, examples: Sequence[ExampleT]) -> list[list[ExampleT]]:
+        """Return examples in groups that run through the model at once, see ``micro_batch_tokens``."""
+        shared = self.policy.shares(max((example.length for example in examples), default=0))
+        return micro_batches(examples, self._budget, shared)
+
+    @property
+    def _budget(self) -> int:
+        """The most tokens that run through the model at once."""
+        checkpointing = self.policy_config.gradient_checkpointing
+        return self.micro_batch_tokens or default_budget(self.policy.model, self.policy.device, checkpointing)
+
+    def trained_parameters(self) -> list[torch.nn.Parameter]:
+        """Return the weights of the adapter that is trained, and the parameters that a subclass has of its own."""
+        own = [p for name, p in self.named_parameters() if is_own(name) and p.requires_grad]
+        return [*self.policy.trainable(), *own]
 
     def _total(self, out: LossOutput, counts: Mapping[str, float]) -> Tensor:
         """Return this micro-batch's share of the loss of the batch."""
@@ -305,7 +338,7 @@ class PolicyModule(EvaluationModule):
 
         Where the norm is not finite no step is made.
         """
-        parameters = self.policy.trainable()
+        parameters = self.trained_parameters()
         sum_gradients(self.trainer, parameters)
         norm = float(torch.nn.utils.clip_grad_norm_(parameters, self.grad_norm or float("inf")))
         if not math.isfinite(norm):
@@ -328,6 +361,7 @@ class PolicyModule(EvaluationModule):
     def configure_callbacks(self) -> list[Any]:
         """Refuse trainer flags that have another meaning here; return a probe and a monitor unless there are some."""
         check_trainer(self.trainer)
+        check_step_counts(self.trainer, self.updates_per_batch)
         present: list[Any] = self.trainer.callbacks  # type: ignore[attr-defined]
         wanted = (Probe, Monitor) if self.probes else (Monitor,)
         return [kind() for kind in wanted if not any(isinstance(callback, kind) for callback in present)]
@@ -363,8 +397,8 @@ class PolicyModule(EvaluationModule):
             sample_validation(data, domain, modes, wanted, self.policy.is_tiny, self.seed)
 
     def configure_optimizers(self) -> Any:
-        """Create the optimiser, over the adapter's parameters only, and its schedule."""
-        optimizer, schedule = create_optimizer(self.optimizer, self.lr_scheduler, self.policy.trainable())
+        """Create the optimiser, of the adapter and of parameters of a subclass, and its schedule."""
+        optimizer, schedule = create_optimizer(self.optimizer, self.lr_scheduler, self.trained_parameters())
         if schedule is None:
             return optimizer
         set_total_steps(schedule, self.trainer, self.updates_per_batch)

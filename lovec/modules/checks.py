@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor
 
@@ -48,6 +49,24 @@ def check_trainer(trainer: Any) -> None:
             f"trainer.precision is {trainer.precision}; adapters stay in float32: use 32-true or bf16-mixed, "
             "and policy.dtype: bfloat16 for the base"
         )
+
+
+def check_step_counts(trainer: Any, updates_per_batch: int) -> None:
+    """Check that a run does not end, and writes no checkpoint, between the optimiser steps of a batch.
+
+    Args:
+        trainer: the trainer of the run.
+        updates_per_batch: optimiser steps per batch.
+
+    Raises:
+        LovecError: it does.
+    """
+    intervals = [c._every_n_train_steps for c in trainer.callbacks if isinstance(c, ModelCheckpoint)]
+    for name, value in (("trainer.max_steps", trainer.max_steps), *(("every_n_train_steps", n) for n in intervals)):
+        if value > 0 and value % updates_per_batch:
+            raise LovecError(
+                f"{name} is {value}, expected a multiple of {updates_per_batch}, the optimiser steps per batch"
+            )
 
 
 def check_validation_interval(trainer: Any, data: Any) -> None:

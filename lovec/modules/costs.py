@@ -22,6 +22,7 @@ from lovec.evaluation.processes import barrier
 from lovec.evaluation.stopping import SignalConnector
 from lovec.modules.batching import Batch
 from lovec.modules.distributed import without_sync
+from lovec.policy.checkpoints import is_own
 from lovec.types import ITERATIVE, Record
 
 _SAMPLED = 256  # records whose lengths stand for those of all
@@ -134,6 +135,7 @@ class RunCosts(Callback):
         """Measure how long one row takes, for what has to be decided before the first step; nothing is learned."""
         module, trainer = self._module, self._module.trainer
         row = sorted(rows, key=length_of)[len(rows) // 2 :][:1]
+        own = {name: value.clone() for name, value in module.named_buffers() if is_own(name)}
         for _ in range(2):  # the first time, memory is taken and kernels are chosen
             begin = time.monotonic()
             with (
@@ -142,13 +144,17 @@ class RunCosts(Callback):
                 trainer.precision_plugin.train_step_context(),
                 module.policy.without_casts(),
             ):
-                examples = next(iter(module.update_batches(row)))
+                examples = next(iter(module.update_batches(row)), ())
                 barrier(trainer)  # scores of its own take each process another number of passes
+                if not examples:
+                    return
                 with without_sync(trainer):
                     out = module.loss(Batch.of(examples, module.device))
                     module.manual_backward(module._total(out, module.counts(examples)))
-            for parameter in module.policy.trainable():
+            for parameter in module.trained_parameters():
                 parameter.grad = None
+            for name, value in own.items():
+                module.get_buffer(name).copy_(value)
             self.estimate.rate_guess = (time.monotonic() - begin) / module.work(row)
 
     def _counts_left(self, total: int) -> dict[str, int]:

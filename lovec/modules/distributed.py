@@ -10,21 +10,29 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from lovec.evaluation.processes import reduce_over_processes
+from lovec.evaluation.processes import gather, raise_on_all_ranks
 from lovec.evaluation.sharding import ShardedStrategy
-from lovec.modules.batching import Example
+from lovec.modules.batching import ExampleT
 
 
-def even_groups(trainer: Any, groups: list[list[Example]]) -> list[list[Example]]:
+def even_groups(trainer: Any, groups: list[list[ExampleT]]) -> list[list[ExampleT]]:
     """Return the micro-batches of this process; where the base is sharded, as many as every other process has.
 
     Processes with a sharded base run forward and backward passes together, so all of them need the same number. The
     last micro-batch stands in for those that are missing, and must not count again.
+
+    Raises:
+        LovecError: the base is sharded, and some processes have examples and others none.
     """
     if not in_step(trainer):
         return groups
-    most = reduce_over_processes(trainer, {"groups": len(groups)}, max)["groups"]
-    return groups + [groups[-1]] * int(most - len(groups))
+    numbers = gather(trainer, len(groups))
+    problem = (
+        "a process has no example for an optimiser step that others make, which a sharded base does not allow; let "
+        "update_batches yield some on each"
+    )
+    raise_on_all_ranks(trainer, problem if 0 in numbers and any(numbers) else None)
+    return groups + groups[-1:] * (max(numbers) - len(groups))
 
 
 def in_step(trainer: Any) -> bool:

@@ -11,7 +11,6 @@ from itertools import accumulate
 from typing import Any, Literal
 
 import torch
-from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import Tensor
 
 from lovec.core.notices import DoublingWarning
@@ -24,6 +23,7 @@ from lovec.losses import TokenMean, importance_weights, row_means
 from lovec.metrics.functional import entropy
 from lovec.modules.base import PolicyModule
 from lovec.modules.batching import Batch, Example
+from lovec.modules.distributed import even_groups
 from lovec.policy import TokenSequence
 from lovec.rewards import AnswerReward, LogReward, Reward, answer_reward, mean_reward, sentence_rewards, with_scale
 from lovec.taggers.freeform import read_answer
@@ -128,7 +128,8 @@ class RolloutModule(PolicyModule):
             "the model's context, so long answers to them are cut: %s",
         )
         self._notices.append(self._little_room)
-        self._old_logps: dict[int, list[float]] = {}  # by the number of the example; of this batch of rollouts only
+        self._rollouts: Sequence[RolloutExample] = ()  # the present batch of them
+        self._old_logps: dict[int, list[float]] = {}  # of these, by the number of the example
 
     def asks_oracle(self, stage: str) -> bool:
         """Return whether a stage asks the oracle, which rates the answers of every training step."""
@@ -233,6 +234,7 @@ class RolloutModule(PolicyModule):
             sequence = TokenSequence(tuple(prompt), completion.ids)
             logps = None if as_sampled else completion.logps
             examples.append(RolloutExample((sequence,), answer, number, advantages, metrics, logps))
+        self._rollouts = examples
         return examples
 
     def _sampled(self, prompts: Sequence[tuple[Record, list[int]]]) -> list[list[Completion]]:
@@ -415,27 +417,32 @@ class RolloutModule(PolicyModule):
         return LossOutput({"policy": term}, metrics, peaks)
 
     def _old_token_logps(self, batch: Batch[RolloutExample], token_logps: Tensor) -> Tensor:
-        """Return log-probs under the policy that sampled: the present ones in the first epoch, which later ones reuse.
+        """Return log-probs under the policy that sampled: the present ones in the first step, which later ones reuse.
 
         So no forward pass is spent on them, and on-policy ratios are exactly 1.
         """
-        if batch.examples[0].number in self._old_logps:
+        if all(example.number in self._old_logps for example in batch.examples):
             return batch.tokens.padded([self._old_logps[example.number] for example in batch.examples])
         old = token_logps.detach()
         if self.updates_per_batch > 1:
-            for example, row in zip(batch.examples, old, strict=True):
-                self._old_logps[example.number] = row[: len(example.sequences[0].completion)].tolist()
+            self._keep_old_logps(batch, old)
         return old
 
-    def configure_callbacks(self) -> list[Any]:
-        """Check that steps and checkpoints do not fall between the inner epochs of a batch."""
-        trainer: Any = self.trainer
-        mu = self.updates_per_batch
-        intervals = [c._every_n_train_steps for c in trainer.callbacks if isinstance(c, ModelCheckpoint)]
-        for name, value in (("trainer.max_steps", trainer.max_steps), *(("every_n_train_steps", n) for n in intervals)):
-            if value > 0 and value % mu:
-                raise LovecError(f"{name} is {value}, expected a multiple of inner_epochs, {mu}")
-        return super().configure_callbacks()
+    def _keep_old_logps(self, batch: Batch[RolloutExample], old: Tensor) -> None:
+        """Keep log-probs under the policy that sampled for later steps on the same rollouts."""
+        for example, row in zip(batch.examples, old, strict=True):
+            self._old_logps[example.number] = row[: len(example.sequences[0].completion)].tolist()
+
+    def update(self, examples: Sequence[Any]) -> None:
+        """Make one optimiser step; before the first of several, find what the policy that sampled says of the rest."""
+        if self.updates_per_batch > 1:
+            known = {example.number for example in examples} | self._old_logps.keys()
+            rest = [example for example in self._rollouts if example.number not in known]
+            for group in even_groups(self.trainer, self._groups(rest)):
+                batch = Batch.of(group, self.device)
+                with torch.no_grad():
+                    self._keep_old_logps(batch, self.token_logps(batch, self.loss_temperature))
+        super().update(examples)
 
 
 def _fill_unknown(rewards: Sequence[float | None]) -> Tensor:

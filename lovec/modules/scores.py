@@ -268,10 +268,13 @@ class ScoreModule(PolicyModule):
     def _draws_in_passing(self) -> bool:
         """Return whether scores can be drawn in the forward pass of the loss itself.
 
-        Not where that pass drops activations, where a subclass encodes rows in a way of its own, where some strings of
-        scores are scored to their end and others are not, so that the number of text tokens depends on what is drawn,
-        and where processes must run their forward passes together.
+        Not where that pass drops activations, where a subclass has a loss of its own, which would not know the scores,
+        or encodes rows in a way of its own, where some strings of scores are scored to their end and others are not, so
+        that the number of text tokens depends on what is drawn, and where processes must run their forward passes
+        together.
         """
+        if type(self).loss is not ScoreModule.loss:
+            return False
         closed = [count == 0 for count in self.closing_tokens]
         alike = all(closed) or not any(closed)
         return alike and self.encodes_as(ScoreModule) and not self.uses_dropout and not in_step(self.trainer)

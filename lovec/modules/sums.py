@@ -24,8 +24,8 @@ class BatchSums:
 
     @property
     def loss(self) -> float:
-        """The loss of the batch."""
-        return self._sums["loss"]
+        """The loss of the batch; 0 where it has no example."""
+        return self._sums.get("loss", 0.0)
 
     def add(self, loss: Tensor, out: LossOutput) -> None:
         """Add a micro-batch.

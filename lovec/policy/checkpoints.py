@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 from zipfile import BadZipFile, ZipFile
 
 import torch
 from lightning.pytorch.plugins.io import TorchCheckpointIO
+from lightning.pytorch.utilities import rank_zero_warn
 
 from lovec.core.files import atomic_file
 from lovec.policy import is_adapter
@@ -32,8 +35,10 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             LovecError: it cannot be written.
         """
         try:
-            with atomic_file(path) as temporary, temporary.open("wb") as file:
-                torch.save(checkpoint, file)
+            with atomic_file(path) as temporary:
+                with temporary.open("wb") as file:
+                    torch.save(checkpoint, file)
+                _warn_of_code(temporary, path)
         except (OSError, RuntimeError) as error:  # torch turns a full disk into a RuntimeError
             raise LovecError(f"cannot write the checkpoint {path}: {error}; the older one is untouched") from None
 
@@ -60,8 +65,9 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     checkpoint = peek(path, mmap=False)
     if not _has_right_sums(path):
         raise LovecError(f"{path} is damaged: a checksum in it is wrong; give an older checkpoint")
-    for part in ("state_dict", "optimizer_states"):
-        for name, tensor in _tensors(checkpoint.get(part), part):
+    adapters = {name: weight for name, weight in checkpoint["state_dict"].items() if is_adapter(name)}
+    for part, values in (("state_dict", adapters), ("optimizer_states", checkpoint.get("optimizer_states"))):
+        for name, tensor in _tensors(values, part):
             # Of numbers of 8 bits torch cannot tell it.
             if tensor.is_floating_point() and not (tensor.float() if tensor.itemsize == 1 else tensor).isfinite().all():
                 raise LovecError(f"{path} holds numbers that are not finite, in {name}; give an older checkpoint")
@@ -101,41 +107,71 @@ def adapter_shape(checkpoint: dict[str, Any]) -> dict[str, Any]:
     is_shape = isinstance(shape, dict) and shape.keys() == {"lora", "reference"} and type(shape["reference"]) is bool
     if not is_shape or not isinstance(weights, dict) or not all(isinstance(w, torch.Tensor) for w in weights.values()):
         raise LovecError("the checkpoint is broken: its adapters are not described as lovec writes them; use another")
-    check_finite(weights, "the checkpoint")
-    shapes = {str(name): [*weight.shape] for name, weight in weights.items()}
+    adapters = {str(name): weight for name, weight in weights.items() if is_adapter(str(name))}
+    check_finite(adapters, "the checkpoint")
+    shapes = {name: [*weight.shape] for name, weight in adapters.items()}
     return {**shape, "lora": plain_lora(shape["lora"], "the checkpoint", shapes)}
 
 
-def keep_adapters(checkpoint: dict[str, Any]) -> None:
-    """Remove all weights from a checkpoint but those of the adapters, the reference included."""
-    checkpoint["state_dict"] = {k: v for k, v in checkpoint["state_dict"].items() if is_adapter(k)}
+def is_own(name: str) -> bool:
+    """Return whether a parameter or state-dict key is what a module has beside its policy, by its name."""
+    return not name.startswith("policy.")
 
 
-def check_adapters(checkpoint: dict[str, Any], expected: Mapping[str, torch.Size]) -> None:
-    """Check that a checkpoint holds exactly the adapter weights that a module has.
+def keep_trained(checkpoint: dict[str, Any]) -> None:
+    """Remove all weights from a checkpoint but those of the adapters, the reference included, and a module's own.
+
+    What Lightning's ``save_hyperparameters`` has put there goes, too: it may be of any class, and is not read.
+    """
+    checkpoint["state_dict"] = {k: v for k, v in checkpoint["state_dict"].items() if is_adapter(k) or is_own(k)}
+    for name in [name for name in checkpoint if "hyper_parameters" in name or "hparams" in name]:
+        del checkpoint[name]
+
+
+def check_state(checkpoint: dict[str, Any], state: Mapping[str, torch.Tensor], fitting: bool) -> None:
+    """Check that a checkpoint holds exactly the adapter weights that a module has, and what it has of its own.
 
     Lightning loads checkpoints non-strictly here, and would ignore names that are missing or unknown.
 
     Args:
         checkpoint: the checkpoint.
-        expected: names and sizes of the module's adapter weights.
+        state: the module's state dict.
+        fitting: whether a training goes on, which needs what the module has beside its policy.
 
     Raises:
         LovecError: names are missing or unknown, or a size differs.
     """
     weights = checkpoint["state_dict"]
-    if weights.keys() != expected.keys():
-        missing, extra = sorted(expected.keys() - weights.keys()), sorted(weights.keys() - expected.keys())
+    expected = {name: value.shape for name, value in state.items() if is_adapter(name) or is_own(name)}
+    missing, extra = (
+        sorted(name for name in names if fitting or not is_own(name))
+        for names in (expected.keys() - weights.keys(), weights.keys() - expected.keys())
+    )
+    if missing or extra:
+        what = "weights" if any(map(is_own, [*missing, *extra])) else "adapter weights"
         raise LovecError(
-            f"the checkpoint does not fit this policy: {len(missing)} adapter weights are missing "
+            f"the checkpoint does not fit this module: {len(missing)} {what} are missing "
             f"({', '.join(missing[:2]) or 'none'}), {len(extra)} are unknown ({', '.join(extra[:2]) or 'none'})"
         )
-    for name, size in expected.items():
-        if weights[name].shape != size:
+    for name in expected.keys() & weights.keys():
+        if weights[name].shape != expected[name]:
             raise LovecError(
-                f"the checkpoint does not fit this policy: {name} has the size {tuple(weights[name].shape)}, expected "
-                f"{tuple(size)}"
+                f"the checkpoint does not fit this module: {name} has the size {tuple(weights[name].shape)}, expected "
+                f"{tuple(expected[name])}"
             )
+
+
+def _warn_of_code(written: Path, path: Any) -> None:
+    """Warn where a checkpoint holds more than plain values and tensors, which nobody can read without running code."""
+    try:
+        torch.load(written, map_location="cpu", weights_only=True, mmap=True)
+    except UnpicklingError as error:
+        found = re.search(r"GLOBAL (\S+)", str(error))
+        what = f"a {found[1]}" if found else "an object that is neither a plain value nor a tensor"
+        rank_zero_warn(
+            f"no run can go on from {path}: it holds {what}, which a callback, a schedule or on_save_checkpoint "
+            "has put there; keep plain values and tensors only"
+        )
 
 
 def _has_right_sums(path: str | Path) -> bool:

@@ -403,6 +403,14 @@ def test_rlcr_and_records_of_lovec(tmp_path):
     assert read(tmp_path / "tagged.jsonl") == expected
 
 
+def test_samples_that_answer_one_question_belong_together(tmp_path):
+    sentences = (Sentence("A.", 1.0, score=7), Sentence("B.", 0.0, score=3))
+    ids = ["q/sample-1", "q/sample-2", "q/sample-x", "q"]
+    write_records(tmp_path / "tagged.jsonl", [Record(name, "Q?", sentences=sentences) for name in ids])
+    (method,) = read_scored(tmp_path / "tagged.jsonl").methods
+    assert method.group.tolist() == [0, 0, 0, 0, 1, 1, 0, 0]
+
+
 def test_records_are_grouped_by_question_or_by_a_key_of_meta(tmp_path):
     rows = [
         {"id": f"r{at}", "question": f"Q{at // 2}?", "answer": "A.", "model": model, "sentences": [

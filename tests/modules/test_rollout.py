@@ -244,7 +244,7 @@ def test_inner_epochs_begin_at_ratio_one_and_count_as_steps(model: str, adapter:
 
         every = flags.pop("every", None)
         callbacks = [ModelCheckpoint(every_n_train_steps=every)] if every else []
-        with pytest.raises(LovecError, match="is 3, expected a multiple of inner_epochs, 2"):
+        with pytest.raises(LovecError, match="is 3, expected a multiple of 2, the optimiser steps per batch"):
             trainer(tmp_path, enable_checkpointing=True, callbacks=callbacks, **flags).fit(
                 grpo(model, inner_epochs=2), Rows()
             )

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from html import escape
 from pathlib import Path
 
 import pytest
@@ -19,8 +20,10 @@ from lovec.datasets.factscore import read_factscore
 from lovec.datasets.world import VARIANTS
 from lovec.datasets.world.text import make_corpus
 from lovec.datasets.world.things import make_entities
-from lovec.text.documents import _flat, _html, is_html, kind_of, paragraphs, parts, readable, title_of
+from lovec.tagging import text_record
+from lovec.text.documents import _flat, _html, is_html, kept_blocks, kind_of, paragraphs, parts, readable, title_of
 from lovec.text.sentences import split_sentences
+from lovec.text.untag import split_record
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("LOVEC_SHARED_DATA") or ROOT.parent / "shared" / "data")
@@ -69,6 +72,15 @@ def test_all_documents_have_expectations() -> None:
         ("[Note]: Ada was born in 1815, and died.", "statement"), ("[Ada]: Bonn.", "statement"),
         ("Who was she?", "question"), ("*Who was she?*", "question"), ("“Who?”", "question"), ("¿Quién?", "question"),
         ("是吗？", "question"), ("من علمها؟", "question"), ('She asked "Why?"', "statement"),
+        ("**Who was *she*?**", "question"), ("(Who was she?)", "question"), ("- _(Who?)_", "question"),
+        ("*“Who was she?”*", "question"), ("‘Who’s she?’", "question"), ("Who was *Ada*?", "question"),
+        ("She won an Oscar for *Who's Afraid of Virginia Woolf?*", "statement"),
+        ("Her best-known film is **What Ever Happened to Baby Jane?**", "statement"),
+        ("She starred in _Who's Afraid of Virginia Woolf?_", "statement"),
+        ("- Born: 1815 (or 1816?)", "statement"), ("He was born in London (1815?)", "statement"),
+        ("*Ada* starred in *Who’s Afraid?*", "statement"), ("**Ada** starred in *Who’s Afraid?*", "statement"),
+        ("(Ada) was born in London (1815?)", "statement"), ("[Ada] was born in [1815?]", "statement"),
+        ('"Ada" wrote "What Is Life?"', "statement"), ("‘Ada’ wrote ‘Who’s she?’", "statement"),
         ("| 1 | 2 |", "table"), ("| a |\n|---|\n| b |", "table"), ("1.", "mark"), ("***", "mark"), ("…", "mark"),
         ("</ul>", "code"), ("---\na: 1\n---", "data"), ("1815", "statement"), ("A.", "statement"),
     ],
@@ -156,6 +168,34 @@ def test_a_table_of_html_in_markdown_is_a_table_and_prose_beside_it_is_none() ->
     assert kind_of("<div>She wrote.</div>") == "statement"
 
 
+@pytest.mark.parametrize("before", ["1. Both cities were compared.", "- Rome:", "> Rome is old.", "> - Rome is old."])
+@pytest.mark.parametrize("rule", ["|---|---|", "| :-- | --: |", "|---|---", "---|---", "|---|---|\n| | |"])
+@pytest.mark.parametrize("line_break", ["\n", "\r\n"])
+def test_the_first_row_of_a_table_right_behind_an_item_or_a_quotation_is_one(
+    before: str, rule: str, line_break: str
+) -> None:
+    lines = [before, "| City | People |", rule, "| Rome | 2,800,000 |", "", "Rome is older."]
+    (_, first), *table, last = of_kind("\n".join(lines).replace("\n", line_break))
+    assert first == before and last == ["statement", "Rome is older."]
+    assert len(table) == 2 and {kind for kind, _ in table} == {"table"}
+
+
+def test_lines_that_are_no_rows_are_no_table() -> None:
+    assert kind_of("| Rome | 2 |\nshe wrote", begins_line=False) == "statement"
+    assert kind_of("| Rome | 2 |\n---", begins_line=False) == "statement"
+
+
+@pytest.mark.parametrize("line_break", ["\n", "\r\n", "\r", "\r\r\n"])
+def test_lines_end_as_on_any_system(line_break: str) -> None:
+    text = "Ada Lovelace\n\n- She wrote notes\n- It rained\n\n| a |\n|---|\n| b |\n\nShe died\nin 1852.\n"
+    record = split_record(text_record(text.replace("\n", line_break)))
+    assert record.answer == text and record == split_record(text_record(text))
+    assert [[part.kind, part.text] for part in record.sentences] == [
+        ["heading", "Ada Lovelace"], ["statement", "- She wrote notes"], ["statement", "- It rained"],
+        ["table", "| a |\n|---|\n| b |"], ["statement", "She died\nin 1852."],
+    ]  # fmt: skip
+
+
 def test_an_empty_line_between_paragraphs_of_a_quotation_is_no_part_of_a_sentence() -> None:
     assert of_kind("> One. Two.\n>\n> Three.\n> > \n> > Four.\n\nFive.\n\n```\n>\n```") == [
         ["statement", "> One."], ["statement", "Two."], ["mark", ">"], ["statement", "> Three."], ["mark", "> >"],
@@ -167,6 +207,87 @@ def test_the_visible_text_of_html_is_read_the_same_again() -> None:
     for path in DOCUMENTS:
         text = readable(path.read_text(encoding="utf-8"))
         assert readable(text) == text
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("~~~", [["mark", "\\~~~"]]),
+        ("```", [["mark", "\\```"]]),
+        ("```python", [["statement", "\\```python"]]),
+        ("```x``` prints.", [["statement", "\\```x``` prints."]]),
+        ("##", [["mark", "\\##"]]),
+        ("# 1 in the charts is <b>Thriller</b>.", [["statement", "\\# 1 in the charts is Thriller."]]),
+        ("#1 is Thriller.", [["statement", "#1 is Thriller."]]),
+        ("####### seven", [["statement", "####### seven"]]),
+        ("1. # of cities: 5.", [["statement", "1. \\# of cities: 5."]]),
+        ("&gt; ~~~ is a wave.", [["statement", "> \\~~~ is a wave."]]),
+        ("It rained.<br># 1 is Thriller.", [["statement", "It rained."], ["statement", "\\# 1 is Thriller."]]),
+        ("It rained<br>---", [["statement", "It rained"], ["mark", "\\---"]]),
+        ("It rained<br>=", [["statement", "It rained"], ["mark", "\\="]]),
+        ("&gt; It rained<br>&gt; ===", [["statement", "> It rained\n> \\==="]]),
+        ("&lt;!-- begins a comment.", [["statement", "\\<!-- begins a comment."]]),
+        ("&lt;script&gt; begins a script.", [["statement", "\\<script> begins a script."]]),
+        ("&lt;table&gt; begins a table.", [["statement", "\\<table> begins a table."]]),
+        ("---<br>Born: in 1815", [["mark", "---"], ["statement", "Born: in 1815"]]),
+        ("&lt; 5 came. 1815. - 1 - a", [["statement", "< 5 came."], ["statement", "1815. - 1 - a"]]),
+        ("1. Rome is old.<br>- Oslo is<br>&gt; new", [
+            ["statement", "1. Rome is old."], ["statement", "- Oslo is"], ["statement", "> new"],
+        ]),
+        ("| a | b |<br>|---|---|", [["table", "| a | b |\n|---|---|"]]),
+        ("---", [["mark", "---"]]),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("element", ["p", "div", "dd"])
+def test_words_of_html_begin_no_block_of_markdown(words: str, expected: list[list[str]], element: str) -> None:
+    text = readable(f"<html><body><p>She wrote.</p><{element}>{words}</{element}><p>She died.</p><hr></body></html>")
+    assert of_kind(text) == [["statement", "She wrote."], *expected, ["statement", "She died."], ["mark", "---"]]
+    assert readable(text) == text
+
+
+@pytest.mark.parametrize(
+    ("html", "text"),
+    [
+        ("<p>---<br>Born: in 1815</p>", "\\---\nBorn: in 1815"),  # no front matter
+        ("<p>&lt;p&gt; begins a paragraph.</p>", "\\<p> begins a paragraph."),  # not read as HTML again
+        ("<h2># 1</h2>", "## # 1"),
+        ("<h2>Waves<br>~~~<br># 1</h2>", "## Waves\n\\~~~\n\\# 1"),
+        ("<ul><li># 1 is Thriller.<li>~~~ is a wave.</ul>", "- \\# 1 is Thriller.\n- \\~~~ is a wave."),
+        ("<p><b># 1</b></p>", "**# 1**"),
+        ("<pre># 1</pre>", "```\n# 1\n```"),
+        ("<table><tr><td># 1</table>", "| # 1 |\n| --- |"),
+    ],
+)
+def test_a_backslash_stands_only_where_markdown_would_read_another_block(html: str, text: str) -> None:
+    assert readable(f"<html><body>{html}<p>She died.</p></html>") == f"{text}\n\nShe died."
+
+
+LINES = st.lists(
+    st.sampled_from(
+        [*"#|>-*`~<=! ", "~~~", "```", "# ", "---", "===", "- ", "1. ", "> ", "<!--", "<script>", "a: 1", "b"]
+    ),
+    max_size=6,
+).map("".join)
+
+
+@given(st.lists(st.lists(LINES, max_size=3), max_size=4), st.sampled_from(["p", "li", "blockquote"]))
+def test_no_words_of_html_begin_code_or_data_or_a_heading(blocks: list[list[str]], element: str) -> None:
+    written = ("<br>".join(map(escape, lines)) for lines in blocks)
+    text = readable("<html><body>" + "".join(f"<{element}>{words}</{element}>" for words in written) + "<hr></html>")
+    assert not {"code", "data", "heading"} & {kind for _, _, kind in kept_blocks(text, begins=False)}
+    assert readable(text) == text
+
+
+@pytest.mark.parametrize("words", ["~~~", "# 1 in the charts is Thriller.", "It rained<br>---", "&lt;!-- is HTML."])
+def test_a_tagged_text_of_html_has_its_sentences_again(words: str) -> None:
+    record = split_record(text_record(f"<html><body><p>She wrote.</p><p>{words}</p><p>She died.</p></html>"))
+    tagged = record.answer
+    for part in record.sentences:
+        if part.is_statement:
+            tagged = tagged.replace(part.text, f"{part.text} <confidence> 5 </confidence>")
+    again = split_record(text_record(tagged))
+    assert again.answer == record.answer
+    assert [(part.kind, part.text) for part in again.sentences] == [(part.kind, part.text) for part in record.sentences]
 
 
 def test_paragraphs_do_not_end_inside_code_and_know_the_title() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lovec.tagging import PHRASES, Revise, Revised, Selection, revise
@@ -335,6 +335,7 @@ def squeezed(text: str) -> str:
 
 
 @given(TEXTS, st.lists(st.booleans(), min_size=1, max_size=7))
+@example("Ada wrote notes. ## She ran. ```\nx\n```\nAda wrote notes.", [True])  # no heading: it begins no line
 def test_what_is_dropped_is_gone_and_what_is_kept_is_whole(text: str, doubts: Sequence[bool]) -> None:
     record, flags = with_doubts(text, doubts, "sentence")
     found = revise(record, keeps, "drop")

@@ -199,7 +199,8 @@ def _parts(text: str, sentences: Sequence[Sentence], spans: Sequence[tuple[int, 
         places = [spans[at] for at in units]
         (start, first_end), end = places[0], places[-1][1]
         here = start
-        for begin, until, kind in _blocks_before(text[start:end]) if own[0].is_statement else ():
+        begins_line = start == 0 or "\n" in text[before:start]
+        for begin, until, kind in _blocks_before(text[start:end], begins_line) if own[0].is_statement else ():
             here = start + until
             block = Sentence(text[start + begin : here], kind=kind)
             marker = _marker(text, start + begin, here)
@@ -294,12 +295,17 @@ def _indentation(text: str, start: int, marker: str) -> tuple[int, ...]:
     return tuple(map(len, _BEFORE_ITEM.match(line)[0].expandtabs(4).split(">")))  # type: ignore[index]
 
 
-def _blocks_before(sentence: str) -> Iterator[tuple[int, int, PartKind]]:
-    """Yield start, end and kind of the headings and other blocks that a sentence of a tagged answer begins with."""
+def _blocks_before(sentence: str, begins_line: bool) -> Iterator[tuple[int, int, PartKind]]:
+    """Yield start, end and kind of the headings and other blocks that a sentence of a tagged answer begins with.
+
+    Args:
+        sentence: the sentence.
+        begins_line: whether it begins a line; where it does not, what its first line has is no block.
+    """
     if "\n" not in sentence:
         return
     here = 0
-    for start, end, kind in kept_blocks(sentence, begins=False):
+    for start, end, kind in kept_blocks(sentence, begins=False, begins_line=begins_line):
         if sentence[here:start].strip() or not sentence[end:].strip():
             break
         yield start, end, kind

@@ -34,7 +34,8 @@ _COLONS = tuple(":;,：；，、")  # a title ends neither in one of these nor i
 _FRONT_MATTER = re.compile(r"\ufeff?-{3,}[ \t]*\r?\n(?:#[^\n]*\n)*[\"']?\w[^\n:]*:(?:\s|\Z)")
 _BLANK_LINE = re.compile(r"\n\s*\n")
 _NEWLINE = re.compile(r"\r\n?|\n")
-_EMPTY_QUOTE = re.compile(r"(?<![^\r\n])[ \t]*+>[> \t]*+(?![^\r\n])")  # a line between two paragraphs of a quotation
+_MARKS_LINE = re.compile(r"(?<![^\r\n])(?:[ \t]*+>[> \t]*+|\\(?:`{3,}|~{3,}|#{1,6}|-+|=+))(?![^\r\n])")
+"""A line between two paragraphs of a quotation, or one of marks that a backslash makes prose, see `_prose`."""
 _BEFORE = "x "  # stands for what a line that is not read begins with
 
 _HTML_DOCUMENT = re.compile(
@@ -55,7 +56,7 @@ _PREFIX = re.compile(r"(?:[-*+•–—>]\s+(?:\[[ xX]\]\s+)?|\(?(?:\d{1,3}|[a-z
 _WORD = re.compile(r"[^\W_]")
 _LONE_MARKER = re.compile(r"\(?\d{1,3}[.)]|\[\^?\w{1,20}\]")
 _CODE = re.compile(r"`{3}|~{3}")
-_TABLE_ROW = re.compile(r"\|[^\n]*\|")
+_TABLE_ROW = re.compile(r"\|[^\n]*\|(?:[^\S\n]*+\n[ \t:-]*+\|[| \t:-]*+)*+")  # with rows without words, such as "|---|"
 _ADDRESS = (
     r"(?:<?(?:https?://|www\.|mailto:)[^\s>]++>?|<?[\w.+-]++@[\w-]++(?:\.[\w-]++)++>?"
     r"|!?\[[^\]\n]*+\]\([^)\n]*+\))"
@@ -70,7 +71,13 @@ _REFERENCE = re.compile(
 _LINKED = re.compile(r"(?<!!)\[([^\[\]\n]++)\]\(")
 _TARGET = re.compile(r"[/#@]|\.\w")  # what the address of a definition has; a word does not
 _ASKS = ("?", "？", "؟", "⸮")
-_QUOTES = "\"'“”„‘’«»「」『』"
+_AROUND = re.compile(
+    r"(?P<mark>\*{1,3}|_{1,3})((?:(?!(?P=mark)).)+)(?P=mark)|\(([^()]+)\)|\[([^\[\]]+)\]"
+    r"|[\"“”„«»「」『』]([^\"“”„«»「」『』]+)[\"“”„«»「」『』]|['‘’]((?:[^'‘’]|(?<=\w)['’](?=\w))+)['‘’]",
+    re.DOTALL,
+)
+"""Emphasis, brackets or quotation marks around all of a text, and around nothing less: they do not occur within it."""
+_MOST_AROUND = 4  # such pairs around each other
 _BOLD = re.compile(r"(?P<mark>\*{2,3}|__)(?P<words>(?=\S)(?:(?!(?P=mark))[^\n])*\S)(?P=mark)")
 _EMPHASIS = re.compile(r"[*_]{1,3}")
 _HASHES = re.compile(r"^#+\s*|\s+#+\s*$")
@@ -147,7 +154,7 @@ def kept_blocks(text: str, begins: bool = True, begins_line: bool = True) -> lis
         for reference in references
         if reference.get("map") and _TARGET.search(reference["href"])
     ]
-    marks = (bisect_right(lines, line.start()) for line in _EMPTY_QUOTE.finditer(text))
+    marks = (bisect_right(lines, line.start()) for line in _MARKS_LINE.finditer(text))
     blocks += [([line - 1, line], "mark") for line in marks]
     found: list[tuple[int, int, PartKind]] = []
     for (first, last), kind in sorted(blocks, key=lambda block: block[0]):
@@ -238,8 +245,10 @@ def readable(text: str, tags: TagFormat = DEFAULT_TAGS) -> str:
 
 
 def unix_lines(text: str) -> str:
-    """Return a text with the line breaks of Unix, so that a text of Windows is the same text."""
-    return text.replace("\r\n", "\n")
+    """Return a text with the line breaks of Unix, so that a text of another system is the same text."""
+    for line_break in ("\r\r\n", "\r\n", "\r"):  # the first is no blank line: some programs end every line with it
+        text = text.replace(line_break, "\n")
+    return text
 
 
 def unused_characters(text: str) -> Iterator[str]:
@@ -286,10 +295,12 @@ def _goes_on(line: str) -> bool:
 
 
 def _is_question(text: str) -> bool:
-    """Return whether a sentence asks; one that ends in a quoted question does not."""
-    bare = text.strip("*_()[]")
-    asked = bare.rstrip(_QUOTES)
-    return asked.endswith(_ASKS) and (asked == bare or bare[0] in _QUOTES)
+    """Return whether a sentence asks; one that just ends in a quoted, emphasised or bracketed question does not."""
+    for _ in range(_MOST_AROUND):
+        if (around := _AROUND.fullmatch(text)) is None:
+            break
+        text = around[around.lastindex or 0]  # what stands within the marks
+    return text.endswith(_ASKS)
 
 
 def _is_label(text: str) -> bool:
@@ -362,6 +373,9 @@ _BLOCKS = frozenset(
 )
 _IN_LAYOUT = "p, div, table, ul, ol, h1, h2, h3, h4, h5, h6, pre, blockquote"
 _UNUSED = range(0xE000, 0xF900)  # characters without a meaning
+_HOLDS_PROSE = r"(?:[-+*] |\d{1,9}[.)] |> ?)*+"  # lists and quotations; what begins in them may be another block
+_BLOCK_START = re.compile(rf"^({_HOLDS_PROSE})(?=`{{3}}|~{{3}}|#{{1,6}}(?: |$)|<[!?/a-zA-Z])", re.MULTILINE)
+_UNDERLINE = re.compile(rf"(\n{_HOLDS_PROSE})(?=(?:-+|=+)$)", re.MULTILINE)
 _TAG = re.compile(r"<(?P<end>/?)(?!(?:br|hr|img|embed|meta)\b)(?P<name>[a-z][^\s/>]*+)[^>]*+(?:>|\Z)", re.IGNORECASE)
 _LOOSE = (
     "a p li dd dt tr td th thead tbody tfoot caption colgroup option optgroup rb rp rt rtc "
@@ -481,15 +495,34 @@ class _Writer:
         lines = [" ".join("".join(line).split()) for line in self._lines]
         text = "\n".join(filter(None, lines))
         if text:
-            bold = not self._plain and "\n" not in text
+            if not (self._mark or self._plain or "\n" in text):
+                text = f"**{text}**"
             before = "\n" if self._mark == "- " and self._blocks and self._blocks[-1][1].startswith("- ") else "\n\n"
-            self._add(before, f"{self._mark}{f'**{text}**' if bold and not self._mark else text}")
+            block = self._mark + (_heading if self._mark.startswith("#") else _prose)(text)
+            begins_data = not self._blocks and _FRONT_MATTER.match(block)
+            self._add(before, f"\\{block}" if begins_data else block)
             self._mark = ""
         self._lines, self._plain = [[]], False
 
     def _add(self, before: str, block: str) -> None:
         if block:
             self._blocks.append((before, block))
+
+
+def _prose(text: str) -> str:
+    """Return lines of HTML's text as Markdown reads them as prose, too.
+
+    A backslash stands before what would begin code, a heading or HTML there, which might reach to the end of the text,
+    and before a rule that would make a heading of the line above. What looks like a list, a quotation or a table stays:
+    these hold prose, or a reader sees one as well.
+    """
+    return _UNDERLINE.sub(r"\1\\", _BLOCK_START.sub(r"\1\\", text))
+
+
+def _heading(text: str) -> str:
+    """Return the lines of a heading; in Markdown the first of them is one, and the others are prose."""
+    first, line_break, others = text.partition("\n")
+    return f"{first}{line_break}{_prose(others)}"
 
 
 def _fenced(code: str) -> str:

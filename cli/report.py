@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
+import re
 import shlex
-from collections.abc import Callable, Sequence
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lovec.core.files import check_run_folder, check_unused, write_text
+from lovec.core.files import atomic_folder, check_run_folder, check_unused, write_text
 from lovec.core.notices import counted
 from lovec.core.progress import Heartbeat, doing
 from lovec.core.settings import check_count
@@ -30,6 +34,9 @@ if TYPE_CHECKING:
     from lovec.reports.table import Table
 
 _DRAWS = 1000  # of the bootstrap behind the intervals
+
+_LINK = re.compile(r'<a href="(tables|plots)/([^/"]+)" download')
+"""A link of a page to one of its files; texts of models are escaped there, and so have none."""
 
 
 def run(words: list[str], last: bool = True) -> None:
@@ -125,7 +132,10 @@ def _check_folder(folder: Path) -> None:
 
 
 def _write_report(report: _Report, options: argparse.Namespace, folder: Path, on_step: Callable[[str], None]) -> str:
-    """Write the report and return a message that says where its parts are."""
+    """Write the report and return a message that says where its parts are.
+
+    Tables and plots replace those of an earlier report; other files that lie beside them stay.
+    """
     from lovec.reports.breakdown import places_of
     from lovec.reports.lead import provenance
     from lovec.reports.page import page
@@ -137,30 +147,61 @@ def _write_report(report: _Report, options: argparse.Namespace, folder: Path, on
     def on_plot(name: str) -> None:
         on_step(f"plot {name}")
 
-    places = list(places_of(report.cells, report.lead, folder / "plots", on_plot))
-    plots, left_out = write_plots(run, folder / "plots", on_plot)
-    on_step("writes the page")
-    tables = [*report.tables, *(place.table for place in places)]
-    for table in tables:
-        write_table(table, folder / "tables", not options.no_intervals)
-    html = page(
-        options.title or f"lovec report: {run.name}",
-        options.runs,
-        report.tables,
-        plots,
-        _answers(run, report.lead, options.answers),
-        left_out,
-        foot(),
-        lead=report.lead,
-        provenance=provenance(run),
-        places=places,
-    )
+    earlier = _linked(folder)
+    with _replaced(folder / "tables", earlier) as table_folder, _replaced(folder / "plots", earlier) as plot_folder:
+        places = list(places_of(report.cells, report.lead, plot_folder, on_plot))
+        plots, left_out = write_plots(run, plot_folder, on_plot)
+        on_step("writes the page")
+        tables = [*report.tables, *(place.table for place in places)]
+        for table in tables:
+            write_table(table, table_folder, not options.no_intervals)
+        html = page(
+            options.title or f"lovec report: {run.name}",
+            options.runs,
+            report.tables,
+            plots,
+            _answers(run, report.lead, options.answers),
+            left_out,
+            foot(),
+            lead=report.lead,
+            provenance=provenance(run),
+            places=places,
+        )
     write_text(folder / "index.html", html, errors="replace")
     drawn = len(plots) + sum(len(place.pictures) for place in places)
     written = f"{counted(len(tables), 'table')} in {folder / 'tables'} (csv, tex, md, json), "
     written += f"{counted(drawn, 'plot')} in {folder / 'plots'} (svg, pdf), " if drawn else ""
     written += f"all on one page: {folder / 'index.html'}"
     return "\n".join([*left_out, written])
+
+
+def _linked(folder: Path) -> set[tuple[str, str]]:
+    """Return the files that the page in a folder links to, as folder and name; none where no command has written it."""
+    if not has_own_page(folder):
+        return set()
+    return {*_LINK.findall((folder / "index.html").read_text(encoding="utf-8", errors="replace"))}
+
+
+@contextmanager
+def _replaced(folder: Path, earlier: set[tuple[str, str]]) -> Iterator[Path]:
+    """Yield a new folder that replaces one with files of an earlier report if the block ends without an error.
+
+    Args:
+        folder: folder to write. What it holds beside those files stays: it is the user's own.
+        earlier: files of the earlier report, see ``_linked``.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
+    with atomic_folder(folder) as fresh:
+        yield fresh
+        for item in folder.iterdir() if folder.is_dir() else ():
+            if (folder.name, item.name) not in earlier and not os.path.lexists(fresh / item.name):
+                if item.is_dir() and not item.is_symlink():
+                    shutil.copytree(item, fresh / item.name, symlinks=True)
+                else:
+                    shutil.copy2(item, fresh / item.name, follow_symlinks=False)
+    with suppress(OSError):  # as where no plot was drawn: an empty folder says nothing
+        folder.rmdir()
 
 
 def _answers(run: RunResults, lead: Lead | None, limit: int) -> list[MethodAnswers]:

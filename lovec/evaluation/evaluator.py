@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Annotated, Any
 
@@ -190,6 +190,8 @@ class Evaluator(nn.Module):
             in_domain = [record for record in records if record.domain == domain]
             measured = count_missing(in_domain) if counts else in_domain
             answers = answer_statistics(in_domain, self._declines, self.embedder, written=mode != ITERATIVE)
+            # of what is said of answers, F1 alone depends on which sentences are measured
+            counted = replace(answers, f1_at_k=answer_statistics(measured).f1_at_k) if counts else answers
             for (level, pairs), read in product(LEVELS.items(), READOUTS):
                 found = valid, _, malformed = pairs(in_domain, read)
                 confidence, factuality, _ = pairs(measured, read) if counts else found
@@ -199,7 +201,7 @@ class Evaluator(nn.Module):
                     torch.tensor(confidence, dtype=torch.float64),
                     torch.tensor(factuality, dtype=torch.float64),
                     malformed,
-                    answers,
+                    counted if read == "stated" else answers,
                     claim_numbers(claims) if any(claims) else None,
                     len(confidence) - len(valid),
                 )

@@ -12,7 +12,7 @@ from lovec.reports.runs import RunResults, stored_readout
 from lovec.reports.table import Cell, metric_cell
 from lovec.types import N_SCORES, LovecError, Record, ResultRow
 
-BOLD = "Bold: better than all others of {group}, and the interval of the difference to the next excludes 0."
+BOLD = "Bold: better than all others of {group}: the interval of its difference to each of them excludes 0."
 """Note below a table: what is bold in it, with the name of what is compared."""
 
 _TOLERANCE = 1e-3  # metrics are computed in float32, and a confidence may lie on the edge of a bin

@@ -191,7 +191,7 @@ def sweep_table(
     ]
     if (seeds := len({row.seed for row in rows})) > 1:
         notes.append(f"Means over {seeds} training seeds; in brackets: the range over them.")
-        notes.append("Bold: better than all others with every seed: its range and that of the next are apart.")
+        notes.append("Bold: better than all others with every seed: its range overlaps none of theirs.")
     return mark_best(Table("sweep", title, tuple(columns), tuple(lines), tuple(notes), corner="variation"))
 
 
@@ -280,7 +280,7 @@ def _time_notes(shown: Sequence[Timing], plain: Mapping[str, float], base: Mappi
         methods = dict.fromkeys(t.method for t in shown if (t.mode, t.kind) == ("free-form", "method"))
         yield f"Times free-form: as a multiple of free-form tagging (the mean of {', '.join(methods)})."
     if (runs := max(timing.runs for timing in shown)) > 1:
-        yield f"Medians over up to {runs} runs, and the range over them."
+        yield f"Medians over up to {runs} runs, and the range over them; needed is the median of the sums."
 
 
 def _seconds(value: float, spread: tuple[float, float] | None = None) -> Cell:

@@ -165,7 +165,7 @@ def scores_table(scores: Scores) -> Table:
     if drawn and (biased := [info.heading for info in infos if info.name in _BIASED]):
         interval_note += f" Those of {' and '.join(biased)} lie too high where few groups are drawn."
     if drawn and len({row.method for row in scores.measured}) > 1:
-        interval_note += " Bold: better than all others; its interval and that of the next are apart."
+        interval_note += " Bold: better than all others; its interval overlaps none of theirs."
     table = Table("scores", "Confidences against labels", columns, tuple(lines), tuple(notes), interval_note)
     return mark_best(table, levels)
 

@@ -207,7 +207,7 @@ Clear: TypeAlias = Callable[[int, int, int], bool]
 
 
 def mark_best(table: Table, groups: Sequence[str] | None = None, clear: Clear | None = None) -> Table:
-    """Return the table with the best value of a column marked where it is clearly better than the next.
+    """Return the table with the best value of a column marked where it is clearly better than all others.
 
     Lines of the paper are not compared. Values that print the same are never told apart.
 
@@ -227,8 +227,8 @@ def mark_best(table: Table, groups: Sequence[str] | None = None, clear: Clear | 
             ranked = sorted(valued, key=lambda pair: pair[1].value or 0.0, reverse=column.better == "higher")
             if column.better is None or len(ranked) < 2:
                 continue
-            (first, top), (second, other) = ranked[:2]
-            if top.text != other.text and clear(first, second, place):
+            (first, top), *others = ranked  # not the next only: one that is worse on average may vary more
+            if all(top.text != other.text and clear(first, at, place) for at, other in others):
                 best.add((first, place))
     lines = (
         replace(line, cells=tuple(cell and replace(cell, best=(at, p) in best) for p, cell in enumerate(line.cells)))

@@ -45,16 +45,19 @@ _OTHER = "other"  # the phases that have no colour of their own
 class Timing:
     """How long a method took per answer; medians where it was timed several times.
 
+    The median of sums is not the sum of medians, so phases need not add up to ``total``; those of ``needed`` do.
+
     Attributes:
         method: name in the rows.
         mode: evaluation mode.
         data: the data set that it was timed on; "" where the run was tested on one only.
         kind: kind of its rows, or "answers" for plain answers without tags.
         seconds: wall seconds per answer, by phase.
+        total: wall seconds that a tagged answer needs; free-form tagging does not need the distributions.
         records: number of answers that were timed.
         prefill_tokens: tokens per answer that went through the model as context.
         runs: how many times it was timed.
-        spread: lowest and highest total over these times, see ``total``.
+        spread: lowest and highest ``total`` over these times.
         processes: how many processes of the same command shared the machine meanwhile, at most.
     """
 
@@ -63,6 +66,7 @@ class Timing:
     data: str
     kind: str
     seconds: Mapping[str, float]
+    total: float
     records: int
     prefill_tokens: float
     runs: int
@@ -71,13 +75,10 @@ class Timing:
 
     @property
     def needed(self) -> dict[str, float]:
-        """The seconds that a tagged answer needs, by phase; free-form tagging does not need the distributions."""
-        return {phase: spent for phase, spent in self.seconds.items() if phase not in _NOT_NEEDED.get(self.mode, ())}
-
-    @property
-    def total(self) -> float:
-        """Wall seconds that a tagged answer needs."""
-        return sum(self.needed.values())
+        """The parts of ``total``, by phase: those of ``seconds``, scaled by one factor so that they add up to it."""
+        medians = {phase: self.seconds[phase] for phase in _needed(self.seconds, self.mode)}
+        factor = self.total / (sum(medians.values()) or 1.0)
+        return {phase: factor * spent for phase, spent in medians.items()}
 
 
 def timings(run: RunResults) -> list[Timing]:
@@ -234,14 +235,20 @@ def _two_digits(value: float) -> str:
     return f"{value:.0f}" if value >= 9.95 else f"{value:#.2g}"
 
 
+def _needed(phases: Iterable[str], mode: str) -> list[str]:
+    """Return those of some phases that a tagged answer needs."""
+    return [phase for phase in phases if phase not in _NOT_NEEDED.get(mode, ())]
+
+
 def _timing(method: str, mode: str, data: str, entries: Sequence[Mapping[str, Any]]) -> Timing:
     """Return the medians of what was measured for one method and mode on one data set."""
     phases = dict.fromkeys(phase for entry in entries for phase in entry["seconds"])
-    seconds = {p: median(entry["seconds"].get(p, 0.0) / entry["records"] for entry in entries) for p in phases}
+    runs = [{phase: entry["seconds"].get(phase, 0.0) / entry["records"] for phase in phases} for entry in entries]
+    seconds = {phase: median(spent[phase] for spent in runs) for phase in phases}
+    totals = [sum(spent[phase] for phase in _needed(phases, mode)) for spent in runs]
     records = round(median(entry["records"] for entry in entries))
     prefill_tokens = median(entry["prefill_tokens"] / entry["records"] for entry in entries)
-    needed = [phase for phase in phases if phase not in _NOT_NEEDED.get(mode, ())]
-    totals = [sum(entry["seconds"].get(p, 0.0) for p in needed) / entry["records"] for entry in entries]
     spread = min(totals), max(totals)
     kind, processes = entries[0]["kind"], max(entry.get("processes", 1) for entry in entries)
-    return Timing(method, mode, data, kind, seconds, records, prefill_tokens, len(entries), spread, processes)
+    total, number = median(totals), len(entries)
+    return Timing(method, mode, data, kind, seconds, total, records, prefill_tokens, number, spread, processes)

@@ -65,8 +65,8 @@ class Blend(Teacher):
     the estimates of maps that were fitted without them; answers without labels get those of maps that were fitted to
     all labels. So the target of a sentence never contains its own label. With a single teacher it is calibrated only.
 
-    A sentence that a teacher cannot judge is blended with that teacher's mean estimate in its place; where no teacher
-    can judge it, there is no estimate.
+    A sentence that a teacher cannot judge is blended with that teacher's estimate of equal sentences (see ``alike``) in
+    its place, or else with the mean of its estimates; where no teacher can judge it, there is no estimate.
 
     Args:
         teachers: what is blended.
@@ -117,11 +117,12 @@ class Blend(Teacher):
         known = np.asarray(~np.isnan(x).all(1))
         if not known.any():
             raise LovecError(f"none of {len(x)} sentences has an estimate of a teacher to blend; choose other teachers")
-        x = np.where(np.isnan(x), _column_means(x), x)
+        means = _column_means(x)
         asked, y = _labels(records)
         if self.alike:
             texts = [comparable(sentence.text) for record in records for sentence in record.sentences]
             x = _alike(x, [f"{question}\x1f{text}" for question, text in zip(asked, texts, strict=True)])
+        x = np.where(np.isnan(x), means, x)  # only now: a twin that could not be judged says nothing of the others
         labelled = np.asarray(known & ~np.isnan(y))
         fold = _fold_of(_labelled_questions(asked, y, labelled), self.folds, self.seed)
         part = np.array([fold.get(question, -1) for question in asked])
@@ -173,11 +174,19 @@ def _column_means(x: Array) -> Array:
 
 
 def _alike(x: Array, keys: Sequence[str]) -> Array:
-    """Return rows [N, J], each of them the mean over the rows that have the same key."""
+    """Return rows [N, J], each of them the mean over the rows that have the same key.
+
+    A NaN is no value: the mean is that of the others in its column, NaN where there are none.
+    """
     numbers: dict[str, int] = {}  # an array of the keys would give each the memory of the longest
     place = np.array([numbers.setdefault(key, len(numbers)) for key in keys])
-    sums = np.stack([np.bincount(place, column) for column in x.T], axis=1)
-    return np.asarray((sums / np.bincount(place)[:, None])[place])
+    there = ~np.isnan(x)
+    sums, counts = (
+        np.stack([np.bincount(place, column) for column in values.T], axis=1)
+        for values in (np.where(there, x, 0), there)
+    )
+    means = np.full_like(sums, np.nan)
+    return np.asarray(np.divide(sums, counts, out=means, where=counts > 0)[place])
 
 
 def _isotonic(column: Array, factuality: Array) -> Isotonic:

@@ -9,6 +9,8 @@ import pytest
 from lovec.datasets.jsonl import write_records
 from lovec.evaluation import EvaluationConfig
 from lovec.evaluation.evaluator import Evaluator
+from lovec.metrics.bootstrap import by_question, intervals, resample
+from lovec.metrics.functional import f1_at_k
 from lovec.metrics.records import count_missing
 from lovec.metrics.results import COUNTED_MISSING, write_results, written_by
 from lovec.reports.cells import CellMaker
@@ -55,6 +57,16 @@ def test_or_measured_as_one_that_states_0():
     for key, row in found.items():
         assert row.metrics["malformed"] == without[key].metrics["malformed"]
     assert found["sentence", "mean"].metrics == without["sentence", "mean"].metrics
+
+
+def test_f1_is_that_of_the_sentences_that_are_measured():
+    left_out, counted = rows()["sentence", "stated"].metrics, rows(count_missing=True)["sentence", "stated"].metrics
+    for found, records in ((left_out, WITH_MISSING), (counted, count_missing(WITH_MISSING))):
+        drawn = intervals(resample([by_question(records, "stated")], 1, metrics=["f1_at_k"]))["f1_at_k"]
+        assert found["f1_at_k"] == pytest.approx(drawn.value)
+    assert counted["f1_at_k"] == pytest.approx(sum(f1_at_k([1.5, 0.0], [2, 1]).tolist()) / 2)
+    of_answers = ("words", "ttr", "abstained", "malformed", "distinct", "entropy", "ordinality")
+    assert {name: counted.get(name) for name in of_answers} == {name: left_out.get(name) for name in of_answers}
 
 
 def test_confidences_that_were_computed_from_something_else_leave_it_out():

@@ -106,6 +106,31 @@ def test_the_lead_is_the_lowest_brier_score_with_what_it_gains(cells):
     assert people.kept.of_all == 0.5 and other.kept.factuality == 0.0
 
 
+def test_no_table_marks_a_method_as_better_than_one_that_the_lead_calls_level(tmp_path):
+    def confidences(wrong):
+        return [0.0 if number < wrong else 1.0 for number in range(QUESTIONS)]
+
+    test, rows = tmp_path / "run" / "test", []
+    stated = {"DPO": [0.8] * QUESTIONS, "SFT": [0.7] * QUESTIONS, "GRPO": confidences(3)}
+    for name, values in stated.items():
+        single = [Record(f"{n}", "Q?", sentences=(Sentence("S.", 1.0, value),)) for n, value in enumerate(values)]
+        measured = {"brier": brier(single), "ece_m": None, "spearman": None}
+        place = "people", "iterative", "sentence", "stated", 3, QUESTIONS, measured
+        write_records(test / f"{name}.jsonl", [replace(record, meta={"domain": "people"}) for record in single])
+        rows.append(ResultRow(name, "method", *place, file=f"{name}.jsonl"))
+
+    def marked(rows):
+        write_results(test / "results.json", rows)
+        maker = CellMaker(read_run(tmp_path / "run"), draws=100)
+        (place,), lead = places_of(maker, lead_of(maker), tmp_path / "plots"), lead_of(maker)
+        tables = place.table, report_tables(maker)[0]
+        assert lead.method == "DPO" and all("of its difference to each" in table.notes[1] for table in tables)
+        return lead.level_with, [line.cells[0].best for table in tables for line in table.lines]
+
+    assert marked(rows[:2]) == ((), [True, False] * 2)
+    assert marked(rows) == (("GRPO",), [False] * 6)  # on average the worst of all, but of some draws the best
+
+
 def test_a_claim_to_be_the_best_says_of_how_many_and_of_which_domain(tmp_path):
     def claim(*tests):
         """The heading of a report of tests: method, kind, scores and domain, in the order of their folders."""

@@ -19,7 +19,7 @@ from lovec.reports.cells import CellMaker
 from lovec.reports.diagnostic_tables import sweep_table
 from lovec.reports.paper_tables import report_tables
 from lovec.reports.plots import write_plots
-from lovec.reports.runs import read_run
+from lovec.reports.runs import RunResults, read_run
 from lovec.reports.table import markdown
 from lovec.reports.texts import READOUT_TITLES
 from lovec.reports.times import timings
@@ -633,6 +633,30 @@ def test_running_times_of_several_runs_are_medians_with_their_range(run):
     assert any("and the range over them" in note for note in table.notes)
 
 
+@pytest.mark.parametrize(
+    ("runs", "needed", "shown"),
+    [
+        (((1.0, 2.0, 0.1), (1.1, 1.7, 0.4), (1.3, 1.6, 0.2)), 3.1, "3.10 (3.10 to 3.20)"),
+        (((10.0, 10.0, 1.0), (10.0, 1.0, 10.0), (1.0, 10.0, 10.0)), 21.0, "21.00"),
+    ],
+)
+def test_the_time_that_is_needed_is_the_median_of_the_sums(runs, needed, shown, tmp_path):
+    phases = ("sampling", "judging", "scoring")
+    entries = [times("LUQ", "iterative", "baseline", 1, **dict(zip(phases, spent, strict=True))) for spent in runs]
+    plain = times("Answers", "free-form", "answers", 1, writing=2.0)
+    results = RunResults("run", tmp_path, times=tuple(entry | {"data": ""} for entry in (*entries, plain)))
+    timing, _ = timings(results)
+    assert timing.total == pytest.approx(needed) == sum(timing.needed.values())
+    assert timing.spread[0] <= timing.total <= timing.spread[1]
+    table = named(report_tables(results, draws=0), "running-time")
+    cells = dict(zip([column.heading for column in table.columns], table.lines[1].cells, strict=True))
+    assert cells["needed"].shown(True) == shown and cells["sampling"].value == sorted(spent[0] for spent in runs)[1]
+    assert cells["with the answer"].value == pytest.approx(needed + 2)
+    assert any("needed is the median of the sums" in note for note in table.notes)
+    (plot,) = [plot for plot in write_plots(results, tmp_path)[0] if plot.name == "times"]
+    assert f">{needed + 2:#.2g} s".replace(". s", " s") in plot.svg  # of the whole bar
+
+
 def test_running_times_say_that_others_ran_at_the_same_time(run, tmp_path):
     (run / "test" / "times.json").write_text(json.dumps(TIMES))
     said = "Taken while up to 2 processes of one command shared the machine: alone, each may be faster."
@@ -763,6 +787,16 @@ def test_a_sweep_has_a_line_per_variation_with_means_over_seeds():
     assert [cell.text for cell in table.lines[0].cells] == ["15.0", "10.0", "50.0", "0.0"] * 2 + ["12"]
     assert table.lines[0].cells[0].best and not table.lines[1].cells[0].best
     assert table.lines[2].cells[0].text == "-"
+
+
+def test_a_variation_is_bold_only_if_it_is_better_than_all_others_with_every_seed():
+    def best(**briers):
+        table = sweep_table([swept(name, "", seed, b) for name, pair in briers.items() for seed, b in enumerate(pair)])
+        assert "Bold: better than all others with every seed: its range overlaps none of theirs." in table.notes
+        return [line.cells[0].best for line in table.lines]
+
+    assert best(base=(0.1, 0.102), one=(0.12, 0.122), two=(0.16, 0.18)) == [True, False, False]
+    assert best(base=(0.1, 0.102), one=(0.12, 0.122), two=(0.09, 0.18)) == [False, False, False]  # better with seed 0
 
 
 def test_a_sweep_gives_the_range_of_the_brier_score_over_seeds():

@@ -171,6 +171,62 @@ def test_the_command_prints_the_main_table_and_where_all_is(tmp_path, capsys):
     assert "SFT" in both and "DPO" in both and 'id="answers"' not in both
 
 
+def test_a_report_leaves_nothing_of_the_one_before_it_and_all_that_is_not_of_a_report(tmp_path):
+    run = write_run(tmp_path / "run")
+    log(run, "epoch,step,train/loss\n0,9,1.0\n0,19,0.5\n")
+    report = run / "report"
+
+    def written(*words):
+        assert main(["report", str(run), "--answers", "0", "--no-intervals", *words]) == 0
+        return {path.relative_to(report).as_posix() for path in report.rglob("*") if path.is_file()}
+
+    before = written("--paper")
+    assert {"tables/main-paper.csv", "plots/training.run.svg", "plots/training.run.pdf"} <= before
+    own = {"tables/mine.csv", "tables/main.csv.bak", "tables/notes/a.txt", "plots/training.mine.svg", "notes.md"}
+    for name in own:
+        (report / name).parent.mkdir(exist_ok=True)
+        (report / name).write_text("mine")
+    (report / "plots" / "broken").symlink_to("nowhere")
+    (run / "logs" / "version_0" / "metrics.csv").unlink()
+    after = written()
+    gone = {name for name in before if "-paper." in name or name.startswith("plots/training.")}
+    assert after == (before - gone) | own and all((report / name).read_text() == "mine" for name in own)
+    assert (report / "plots" / "broken").is_symlink()
+    page = Tags((report / "index.html").read_text())
+    links = {a["href"] for name, a in page.elements if name == "a" and "download" in a}
+    assert links == after - own - {"index.html"}
+
+
+def test_a_report_that_fails_leaves_the_one_before_it(tmp_path, monkeypatch, capsys):
+    run = write_run(tmp_path / "run")
+    words = ["report", str(run), "--answers", "0", "--no-intervals"]
+    assert main(words) == 0
+    before = {path: path.read_bytes() for path in (run / "report").rglob("*") if path.is_file()}
+
+    def fails(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("lovec.reports.page.page", fails)
+        assert main([*words, "--paper"]) == 1
+    assert "cannot write the report to" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in (run / "report").rglob("*") if path.is_file()} == before
+    (run / "other").mkdir()
+    (run / "other" / "tables").write_text("")
+    assert main([*words, "--out", str(run / "other")]) == 1  # a file cannot be replaced by a folder
+    assert "Not a directory; give another --out" in capsys.readouterr().err
+    assert [path.name for path in (run / "other").iterdir()] == ["tables"]
+
+
+def test_files_that_no_page_of_a_report_links_to_stay(tmp_path):
+    run = write_run(tmp_path / "run")
+    (run / "report" / "tables").mkdir(parents=True)
+    (run / "report" / "tables" / "main-paper.csv").write_text("mine")
+    (run / "report" / "index.html").write_text('<a href="tables/main-paper.csv" download>Not written by a command</a>')
+    assert main(["report", str(run), "--answers", "0", "--no-intervals"]) == 0
+    assert (run / "report" / "tables" / "main-paper.csv").read_text() == "mine"
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -118,7 +118,19 @@ def test_the_best_is_marked_only_beyond_chance():
     assert marked(percent(0.1), *apart[1:]) == [[False], [False], [False]]  # nothing is known of the first
     asked = []
     assert marked(*apart, clear=lambda *places: bool(asked.append(places))) == [[False], [False], [False]]
-    assert asked == [(0, 1, 0)]  # the best and the next, in the only column
+    assert asked == [(0, 1, 0)]  # the best and the next, in the only column; no other can help any more
+
+
+def test_the_best_is_compared_with_all_others_and_not_the_next_alone():
+    column = (Column("BS", better="lower"),)
+    cells = percent(0.1, 0.09, 0.11), percent(0.3, 0.05, 0.5), percent(0.2, 0.19, 0.21)
+    table = Table("x", "", column, tuple(Line("m", (cell,)) for cell in cells))
+    assert marks(mark_best(table)) == [[False], [False], [False]]  # the last but one on average varies more
+    narrow = replace(table, lines=(table.lines[0], Line("m", (percent(0.3, 0.29, 0.31),)), table.lines[2]))
+    assert marks(mark_best(narrow)) == [[True], [False], [False]]
+    asked = []
+    mark_best(table, clear=lambda *places: not asked.append(places))
+    assert asked == [(0, 2, 0), (0, 1, 0)]
 
 
 def test_only_lines_of_a_group_are_compared():

@@ -90,6 +90,24 @@ def test_equal_sentences_of_a_question_get_one_target() -> None:
     assert alike[0] == alike[-1] and apart[0] != apart[-1]
 
 
+def test_a_twin_that_nobody_could_judge_changes_nothing() -> None:
+    rows, sure, vague = answers(30)
+    twin = replace(rows[0], id="again", sentences=rows[0].sentences[:1]).with_factuality([None])
+    blend = Blend([PolicyMean()])
+    alone = blend.blended(rows, [sure, vague])
+    beside = blend.blended([*rows, twin], [[*sure, [None]], [*vague, [None]]])
+    assert beside[:-1] == alone and beside[-1] == [None]
+    other = blend.blended([*rows, twin], [[*sure, [None]], [*vague, vague[0][:1]]])  # the other teacher's is its own
+    assert other[-1][0] == other[0][0] == pytest.approx(alone[0][0])
+
+
+def test_the_mean_of_equal_sentences_is_that_of_what_is_known() -> None:
+    rows = np.array([[0.2, np.nan], [0.4, np.nan], [np.nan, 0.6], [0.8, np.nan], [np.nan, np.nan]])
+    found = _alike(rows, ["a", "a", "a", "b", "c"])
+    assert np.array_equal(found[:3], [[(0.2 + 0.4) / 2, 0.6]] * 3) and found[3, 0] == 0.8
+    assert np.isnan(found[[3, 4, 4], [1, 0, 1]]).all()
+
+
 def test_one_long_sentence_does_not_make_the_others_long() -> None:
     keys = ["w" * 20_000, *(f"sentence {i // 2}" for i in range(999))]
     rows = np.random.default_rng(0).random((1000, 2))

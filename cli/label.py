@@ -10,10 +10,11 @@ from typing import Any
 
 from lovec import labelling
 from lovec.core.files import check_output
+from lovec.core.hub import is_shipped
 from lovec.core.imports import import_function
 from lovec.core.progress import note
 from lovec.core.provenance import PROVENANCE
-from lovec.core.settings import decisive
+from lovec.core.settings import decisive, declared
 from lovec.encoding import default_instruction
 from lovec.labelling import STAGES, Counts, OnRay, RaySettings, Shard, Source, Stage
 from lovec.labelling.stage import FAILURES
@@ -293,7 +294,7 @@ class LabelCommand:
         Raises:
             LovecError: an input lies where a stage writes.
         """
-        inputs = list(texts_in({name: value for name, value in self.options.as_dict().items() if name != "out"}))
+        inputs = self._inputs()
         stages = [word for word in self.stages if word != _SPLITS]
         written = [STAGES[word][1] for word in stages] + ["failed"]
         if _SPLITS in self.stages:
@@ -306,6 +307,15 @@ class LabelCommand:
                     check_output(path, inputs)
             for name in (labelling.MANIFEST, labelling.RECIPE) if _SPLITS in self.stages else ():
                 check_output(folder / name, inputs)
+
+    def _inputs(self) -> list[str]:
+        """Return what may name an input, if there is such a file or folder: no words, by what options are declared."""
+        plain = self.options.as_dict()
+        options = {name: declared(of)[name] for of, names in self.parser.targets.items() for name in names}
+        words = {name for name, one in options.items() if one.taken in ("word", "text") or plain[name] in one.choices}
+        if isinstance(plain["adapter"], str) and is_shipped(plain["adapter"]):
+            words.add("adapter")
+        return list(texts_in({name: value for name, value in plain.items() if name not in {"out", *words}}))
 
     def _input(self, word: str) -> Path:
         return self.out / f"{STAGES[word][0]}.jsonl"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import lovec.oracles  # noqa: F401 - options take oracles by their short names once these are imported
-from lovec.core.settings import Count, NonNegative, Probability, Seed, checked, declared
+from lovec.core.settings import Count, NonNegative, PlainWord, Probability, Seed, checked, declared
 from lovec.datasets.pairs import WrongScores
 from lovec.labelling import ENTITY_KEY, RaySettings, Splitting, Writer
 from lovec.labelling.writers import OpenAIWriter  # noqa: F401 - likewise
@@ -56,11 +56,11 @@ class LabelSettings:
     questions: str | None = None
     answers: str | None = None
     labelled: str | None = None
-    split: str | None = None
+    split: PlainWord | None = None
     evidence: str | None = None
     out: Path = Path("runs/labels")
-    stages: str | None = None
-    shard: str | None = None
+    stages: PlainWord | None = None
+    shard: PlainWord | None = None
     samples: Count = 1
     writer: Writer | None = None
     splitter: str = "lovec.text.sentences.split_sentences"
@@ -71,7 +71,7 @@ class LabelSettings:
     batch: bool = False
     dev_share: Probability = 0.1
     test_share: Probability = 0.1
-    entity_key: str = ENTITY_KEY
+    entity_key: PlainWord = ENTITY_KEY
     seed: Seed = 0
     wrong_scores: WrongScores = "uniform"
 

@@ -11,8 +11,8 @@ from rich.console import Console
 
 from lovec import display
 from lovec.display import Breaks, sentence_text
-from lovec.taggers.scoring import Tagged
-from lovec.tags import SOURCE_WORDS, TagFormat, render, thought_length, whole_mark
+from lovec.taggers.scoring import Tagged, WrittenSentence, space_before
+from lovec.tags import SOURCE_WORDS, TagFormat, parse, render, thought_length, whole_mark
 from lovec.text.clauses import whole_confidence
 from lovec.types import Keeps, LovecError, Record, Sentence
 
@@ -25,6 +25,9 @@ class Printer:
     Every sentence is followed by its confidence: on a terminal in brackets, with colours, and elsewhere between the tag
     words, so that a program can tell it from the text. A sentence without a score has no tag. Where clauses have
     confidences, that of a sentence with several of them follows the last one, as ``[sentence 0.48]``.
+
+    Line breaks are those of the text. An answer that is printed as it is written has them in its sentences; of one that
+    comes when it is complete, sentences wait for it.
 
     Args:
         file: file to print to.
@@ -51,7 +54,8 @@ class Printer:
         self._documents = 0
         self._clauses: list[Sentence] = []  # of the sentence that is being printed
         self._records: list[Record] = []
-        self._waiting: list[deque[Sentence]] = []
+        # Sentences, and the white space before those of an answer, as far as it is known.
+        self._waiting: list[deque[tuple[Sentence, str | None]]] = []
 
     def begin(self, records: Sequence[Record]) -> None:
         """Start on documents that are tagged together."""
@@ -68,11 +72,23 @@ class Printer:
             item: of documents that end in their order. What was taken as it was written is not printed once more.
         """
         if isinstance(item, Record):
+            if self._asking and self._waiting[self._at]:
+                self._find_spaces(item.answer)
+                self._flush()
             self._next()
         elif item.at == self._received[item.record]:
             self._received[item.record] += 1
-            self._waiting[item.record].append(item.sentence)
+            before = item.before if isinstance(item, WrittenSentence) else None
+            self._waiting[item.record].append((item.sentence, before))
         self._flush()
+
+    def _find_spaces(self, answer: str) -> None:
+        """Find the white space before the last sentences of an answer, which have not come as it was written."""
+        waiting, parsed = self._waiting[self._at], parse(answer, self._tags)
+        raws = [*(span.raw for span in parsed.sentences), *([parsed.tail] if parsed.tail.strip() else [])]
+        spaces = [space_before(raw) for raw in raws[-len(waiting) :]]
+        spaces = [""] * (len(waiting) - len(spaces)) + spaces
+        self._waiting[self._at] = deque((sentence, space) for (sentence, _), space in zip(waiting, spaces, strict=True))
 
     def _next(self) -> None:
         """Close the document that is printed, and open the next one."""
@@ -84,7 +100,7 @@ class Printer:
             return
         record = self._records[self._at]
         begin = thought_length(record.answer, not record.given)
-        self._breaks, self._gap, self._begun = Breaks("" if self._asking else record.answer[begin:]), "", False
+        self._breaks, self._gap, self._begun = Breaks(record.answer[begin:]), "", False
         if self._headings:
             name = display.one_line(record.question if self._asking else record.id, _HEADING)
             self._file.write(f"{chr(10) if self._documents else ''}==> {name} <==\n")
@@ -93,14 +109,18 @@ class Printer:
     def _flush(self) -> None:
         """Print what has arrived of the current document."""
         waiting = self._waiting[self._at] if self._at < len(self._waiting) else ()
-        while waiting:
-            sentence = waiting.popleft()
+        while waiting and not (self._asking and waiting[0][1] is None):
+            sentence, space = waiting.popleft()
             self._end_sentence(sentence.part_of)
             self._clauses.append(sentence)
-            self._gap = max(self._gap, self._breaks.before(sentence.text), key=("", " ", "\n", "\n\n").index)
+            if space is None:
+                gap, indentation = self._breaks.before(sentence.text), self._breaks.indentation
+            else:
+                gap, indentation = _gap(space)
+            self._gap = max(self._gap, gap, key=("", " ", "\n", "\n\n").index)
             if not self._keeps(sentence):
                 continue
-            self._file.write(self._gap + self._breaks.indentation * ("\n" in self._gap) if self._begun else "")
+            self._file.write(self._gap + indentation * ("\n" in self._gap) if self._begun else "")
             self._gap, self._begun = "", True
             if self._console.is_terminal:
                 tag = self._tags.tag(sentence.score) if self._stated and sentence.score is not None else None
@@ -120,6 +140,14 @@ class Printer:
             if len(self._clauses) > 1 and confidence is not None and any(map(self._keeps, self._clauses)):
                 self._file.write(f" {whole_mark(confidence)}")
             self._clauses = []
+
+
+def _gap(space: str) -> tuple[str, str]:
+    """Return what comes before a sentence of an answer, as ``Breaks`` has it of a given text, and its indentation."""
+    _, line_break, indentation = space.rpartition("\n")
+    if not line_break:
+        return " ", ""  # also where the model writes nothing between a tag and the next sentence
+    return ("\n\n" if space.count("\n") > 1 else "\n"), indentation
 
 
 def with_tag(sentence: Sentence, tags: TagFormat, stated: bool = False) -> str:

@@ -9,11 +9,13 @@ from typing import Annotated, Any, Literal
 from lovec.baselines import Judge
 from lovec.core.devices import check_device_name, check_dtype_name, check_engine_name
 from lovec.core.files import check_output, check_unused
+from lovec.core.hub import is_shipped
 from lovec.core.settings import ELSEWHERE, NO_EFFECT, Count, check_range
 from lovec.core.settings import checked as checked_settings
 from lovec.encoding import default_instruction
 from lovec.labelling import RaySettings, Shard
 from lovec.models import NO_MODEL
+from lovec.models.names import is_built_offline
 from lovec.taggers import open_session
 from lovec.tagging import OPENAI, SAMPLED, ApiModel, Method, Selection, TextTagger
 from lovec.tagging.apis import check_api
@@ -179,6 +181,8 @@ def checked(options: Any) -> Any:
         raise UsageError(f"--out is {options.out}, expected a name that ends in {endings}, or else a --format")
     if options.out and options.format == "jsonl" and ending != "jsonl":
         raise UsageError(f"--out is {options.out}, expected a name that ends in .jsonl for --format jsonl")
+    if options.out and options.format == "jsonl":
+        options.out = options.out.with_suffix(".jsonl")  # as the file is called, whatever capitals were given
     if options.out and options.out.is_dir():
         raise UsageError(f"--out is {options.out}, which is a folder; expected the name of a file")
     check_confidence("--min_confidence", options.min_confidence)
@@ -301,7 +305,9 @@ def _check_method(options: Any) -> None:
 
 
 def inputs(options: Any) -> list[str | None]:
-    """Return the files and folders that the command reads."""
+    """Return the files and folders that the command reads; names of what comes with lovec or is built are none."""
+    model = None if options.model is None or is_built_offline(options.model) else options.model
+    adapter = None if options.adapter is None or is_shipped(options.adapter) else options.adapter
     stdin = [] if options.asking or (options.files and "-" not in options.files) else ["/dev/stdin"]
-    read = options.ask_file, options.evidence, options.model, options.adapter, options.chat_template
+    read = options.ask_file, options.evidence, model, adapter, options.chat_template
     return [*options.files, *stdin, *read]

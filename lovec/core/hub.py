@@ -201,6 +201,15 @@ def _refused(error: Exception, name: HubName) -> str:
     return f"the hub has answered {status} about {name.repo} ({' '.join(str(error).split())[:200]}); try again"
 
 
+def is_shipped(name: str) -> bool:
+    """Return whether a name is that of an adapter that comes with lovec, and of none in the working folder.
+
+    A folder of that name in which there is no adapter, as the one of an output that is called like it, changes nothing.
+    """
+    folders = Path(name), Path(name, "adapter")
+    return name in SHIPPED and not any((folder / file).is_file() for folder in folders for file in ADAPTER_FILES)
+
+
 def adapter_folder(path: str | os.PathLike[str]) -> str:
     """Return the folder of an adapter.
 
@@ -211,7 +220,7 @@ def adapter_folder(path: str | os.PathLike[str]) -> str:
         LovecError: it is neither here nor on the hub.
     """
     path = os.fspath(path)
-    if path in SHIPPED and not Path(path).exists():
+    if is_shipped(path):
         return str(SHIPPED[path])
     if (name := HubName.parse(path)) is not None:
         return _fetched_adapter(name)

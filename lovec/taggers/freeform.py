@@ -22,6 +22,7 @@ from lovec.taggers.scoring import (
     ScoreRequest,
     Step,
     Tagged,
+    WrittenSentence,
     computed,
     items_of,
     most_probable,
@@ -122,9 +123,10 @@ class FreeFormTagger:
 
         Args:
             records: questions.
-            on_written: called with every sentence long before, once its tag is complete; the sentences of a record come
-                in their order. Not called with text after the last tag. Where it was called with sentences of a thought
-                whose beginning the model has not written, all sentences are numbered behind them.
+            on_written: called with every sentence long before, once its tag is complete, as a ``WrittenSentence``; the
+                sentences of a record come in their order. Not called with text after the last tag. Where it was called
+                with sentences of a thought whose beginning the model has not written, all sentences are numbered behind
+                them.
         """
         prompts = [self.encoder.record_prompt(record, answered=False) for record in records]
         room = self.engine.context_length
@@ -788,7 +790,7 @@ def _token_callback(readers: Sequence[AnswerReader], numbers: Sequence[int], on_
     def on_token(prompt: int, sample: int, token: int) -> bool:
         for span in readers[prompt].on_token(token):
             sentence = read_sentence(span, readers[prompt].tags.scale)
-            on_written(ScoredSentence(numbers[prompt], reported[prompt], sentence))
+            on_written(WrittenSentence.of(numbers[prompt], reported[prompt], sentence, span.raw))
             reported[prompt] += 1
         return True
 

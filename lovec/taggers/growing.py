@@ -17,7 +17,7 @@ from lovec.taggers.freeform import (
     unanswered,
     write_on,
 )
-from lovec.taggers.scoring import ScoredSentence, Tagged
+from lovec.taggers.scoring import Tagged, WrittenSentence
 from lovec.types import Completion, Record, Sentence
 
 if TYPE_CHECKING:
@@ -51,8 +51,8 @@ def stream_growing(
 
     Distributions and log-probabilities are there where a confidence needs them. An answer that is written with a source
     gets both confidences: ``by_source`` is what the model says as it writes, and by knowledge the answer so far is a
-    given text. The price is that every sentence has the prompt and the answer
-    so far computed again, unless the engine keeps them.
+    given text. The price is that every sentence has the prompt and the answer so far computed again, unless the engine
+    keeps them.
 
     Args:
         tagger: writes the answers; its readout and calibrations are used.
@@ -92,7 +92,7 @@ def stream_growing(
             for number, answer in zip(going, batch, strict=True):
                 for scored in answer.growing.release(answer.logps):
                     answer.sentences.append(scored.sentence)
-                    yield ScoredSentence(number, len(answer.sentences) - 1, scored.sentence)
+                    yield WrittenSentence.of(number, len(answer.sentences) - 1, scored.sentence, scored.span.raw)
             yield from ends()
     finally:
         engine.score([], choices)  # frees what the engine kept

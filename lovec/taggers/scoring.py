@@ -12,7 +12,7 @@ import logging
 import math
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias, TypeVar
 
 from lovec.core.notices import listed
 from lovec.core.progress import doing
@@ -63,6 +63,37 @@ class ScoredSentence(NamedTuple):
     record: int
     at: int
     sentence: Sentence
+
+
+class WrittenSentence(ScoredSentence):
+    """A sentence of an answer that is still being written.
+
+    It is equal to the same sentence of the answer when this is complete, which says itself what stands before it.
+
+    Attributes:
+        before: the white space that the answer has before it.
+    """
+
+    before: str = ""
+
+    @classmethod
+    def of(cls, record: int, at: int, sentence: Sentence, raw: str) -> Self:
+        """Return a sentence of an answer.
+
+        Args:
+            record: index of its record.
+            at: index of the sentence in the record.
+            sentence: the sentence.
+            raw: the sentence as it was written, with the white space before it.
+        """
+        written = cls(record, at, sentence)
+        written.before = space_before(raw)
+        return written
+
+
+def space_before(raw: str) -> str:
+    """Return the white space that a text begins with."""
+    return raw[: len(raw) - len(raw.lstrip())]
 
 
 Tagged: TypeAlias = ScoredSentence | Record

@@ -19,7 +19,7 @@ from lovec.core.imports import gc_paused
 from lovec.core.plain import nested
 from lovec.core.plugins import plugins
 from lovec.core.provenance import Provenance, digest, provenance_of, template_text
-from lovec.core.settings import ELSEWHERE, NO_EFFECT, Count, TrustRemoteCode
+from lovec.core.settings import ELSEWHERE, NO_EFFECT, Count, PlainWord, TrustRemoteCode
 from lovec.encoding import DEFAULT_SCORING, EVIDENCE, Encoder, Grounding, Scoring, default_instruction, prompt_settings
 from lovec.encoding.grounding import encoder_of
 from lovec.taggers.served_confidence import ServedConfidence
@@ -145,9 +145,9 @@ def open_session(
     tag_words: tuple[str, str] | None = None,
     scale: Sequence[str] | None = None,
     chat_template: str | None = None,
-    dtype: str | None = None,
+    dtype: PlainWord | None = None,
     quantization: Annotated[Literal["nf4", "none"] | None, ELSEWHERE] = None,
-    device: Annotated[str | None, NO_EFFECT] = None,
+    device: Annotated[PlainWord | None, NO_EFFECT] = None,
     rows: Annotated[Count, NO_EFFECT] = 64,
     trust_remote_code: TrustRemoteCode = False,
     any_base: Annotated[bool, NO_EFFECT] = False,
@@ -609,10 +609,11 @@ def base_model(adapter: str) -> str | None:
     """
     from lovec.models import offline_model
     from lovec.models.gguf import cached_folder
+    from lovec.models.names import is_built_offline
     from lovec.policy import is_hub_id, read_adapter
 
     named = read_adapter(adapter).base
-    if named is None or is_hub_id(named):
+    if named is None or is_built_offline(named) or is_hub_id(named):
         return named
     if os.path.isabs(named) and not named.startswith("//") and os.path.isdir(named):
         return named

@@ -15,6 +15,7 @@ from tinyrun import records
 
 from lovec.cli import main
 from lovec.cli.console import locked, texts_in
+from lovec.core.hub import ADAPTER_FILES, SHIPPED, adapter_folder
 from lovec.datasets.jsonl import write_records
 from lovec.metrics.results import read_results
 
@@ -80,6 +81,29 @@ def test_names_of_models_and_words_are_no_inputs() -> None:
     settings = {"model": model, "data": {"path": ["world", "a.jsonl"]}, "oracle": judge}
     assert [*texts_in(settings)] == ["runs/sft", "own.csv", "world", "a.jsonl", "replies.sqlite"]
     assert [*texts_in({"model": "folder"})] == ["folder"]
+
+
+@pytest.mark.parametrize("file", ADAPTER_FILES)
+@pytest.mark.parametrize("folder", ["world", "world/adapter"])
+def test_a_folder_with_an_adapter_comes_before_one_that_is_shipped(here: Path, folder: str, file: str) -> None:
+    shipped = str(SHIPPED["world"])
+    assert adapter_folder("world") == shipped
+    Path(folder).mkdir(parents=True)
+    Path("world/tags.jsonl").touch()
+    assert adapter_folder("world") == shipped
+    (Path(folder) / file).touch()  # without the other one, it is the user's all the same, and broken
+    assert adapter_folder("world") == (folder if file == ADAPTER_FILES[0] else "world")
+
+
+def test_outputs_may_lie_in_a_folder_called_like_what_comes_with_lovec(here: Path, capfd: Any) -> None:
+    Path("page.txt").write_text("Port Dekella is a town.")
+    for number in range(2):
+        for name in ("--adapter world", "--model tiny-llama"):
+            out = f"{name.partition(' ')[2]}/{number}"
+            for ending in ("jsonl", "txt"):
+                words = ["tag", "page.txt", *name.split(), "--about", "Port Dekella", "--out", f"{out}.{ending}"]
+                assert main(words) == 0, capfd.readouterr().err
+                assert Path(f"{out}.{ending}").stat().st_size
 
 
 @pytest.mark.parametrize("words", ["export ../sft", "score ../x.csv --out", "calibrate ../x.csv --out"])

@@ -21,6 +21,7 @@ from commandline import error_of
 from forks import in_child, kill_at_call
 from hypothesis import given
 from hypothesis import strategies as st
+from writer import scripted
 
 import lovec
 from lovec.cli import main
@@ -32,6 +33,7 @@ from lovec.datasets.world.cache import ensure_built
 from lovec.labelling import Progress
 from lovec.taggers import Session, open_session
 from lovec.taggers.scoring import items_of
+from lovec.tagging import TextTagger
 from lovec.tags import DEFAULT_TAGS, TagFormat, parse
 from lovec.text.clauses import joint_confidence
 from lovec.types import Record, Sentence
@@ -327,6 +329,19 @@ def test_the_output_that_was_written_is_named(run: Any) -> None:
         unit = "record" if name.endswith("jsonl") else "document"
         assert re.search(rf"^{name}: 1 {unit}, 5 sentences, mean confidence 0\.\d\d, ", err, re.MULTILINE), err
     assert "next: python -m webbrowser page.html " in run("page.txt", "--out", "page.html", "--redo")[2]
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [("Tags.JSONL", "Tags.jsonl"), *((name, name) for name in ("Tags.HTML", "Tags.Htm", "Tags.TXT", "Tags.MD"))],
+)
+def test_a_name_with_capitals_is_that_of_the_file(run: Any, name: str, file: str) -> None:
+    before = {path.name for path in Path().iterdir()}
+    code, _, err = run("page.txt", "--out", name)
+    written = {path.name for path in Path().iterdir()} - before
+    assert code == 0 and re.search(rf"^{file}: 1 ", err, re.MULTILINE), err
+    assert {one for one in written if not re.search(r"\.lock$|\.manifest\.json$", one)} == {file}
+    assert written - {file} <= {f".{file}.lock", "Tags.manifest.json"}
 
 
 def test_tagging_a_tagged_text_again_changes_nothing(run: Any) -> None:
@@ -876,6 +891,35 @@ def test_sentences_are_printed_when_it_is_their_turn() -> None:
     assert file.getvalue().endswith(
         "\n\nSentence 0.1. <confidence> 0.20 </confidence>\nSentence 1.0. <confidence> 0.30 </confidence>\n"
     )
+
+
+@pytest.mark.parametrize("readout", [None, "stated"])
+def test_an_answer_has_its_line_breaks_while_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, readout: Any
+) -> None:
+    texts = ["Ada wrote notes.", "\n\nThis:\n\n- It rained.", "\n  - It was late.", " She died."]
+    tags = [f" <confidence> {score} </confidence>" for score in (9, 1, 8, 7)]
+    answer = "".join(f"{text}{tag}" for text, tag in zip(texts, tags, strict=True)).replace("> She", ">She") + "\nAnd"
+    file, seen = File(), [""]
+    with scripted(tmp_path, answer) as session:
+        generate = session.engine.generate
+
+        def watched(*args: Any, on_token: Any = None, **named: Any) -> Any:
+            def on_each(*place: int) -> bool:
+                seen.append(re.sub(r" <confidence> [\d.]+ </confidence>", "", file.getvalue()))
+                return on_token is None or on_token(*place)
+
+            return generate(*args, on_token=on_each, **named)
+
+        monkeypatch.setattr(session.engine, "generate", watched)
+        tagger, asked = TextTagger(session, readout, 400), [Record("r", "Who was Ada?")]
+        tagger.live = True
+        printer = Printer(file, session.encoder.tags, asking=True, stated=readout == "stated")
+        printer.begin(asked)
+        for item in tagger.stream(asked, "free-form", printer.add if readout == "stated" else None):
+            printer.add(item)
+    assert list(dict.fromkeys(seen)) == ["".join(texts[:number]) for number in range(5)]  # each before the next one
+    assert re.sub(r" <confidence> [\d.]+ </confidence>", "", file.getvalue()) == "".join(texts) + "\nAnd\n"
 
 
 def test_items_of_a_list_keep_their_indentation() -> None:

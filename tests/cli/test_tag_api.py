@@ -99,6 +99,25 @@ def test_answers_are_tagged_by_the_papers_instruction(run: Any, server: ChatServ
                 assert sum(sentence.distribution) == pytest.approx(1)
 
 
+def test_a_printed_answer_has_its_line_breaks(run: Any, server: ChatServer) -> None:
+    tagged = "<confidence> {} </confidence>"
+    written = (
+        f"Ada wrote notes. {tagged}\n\nHer work:\n\n- She used an engine. {tagged}\n  - It ran on steam. {tagged}\n"
+        f"- 4 {tagged}\n\n\n It rained. {tagged}She died. {tagged} \nAnd"
+    )
+    answer, shown = written.format(9, 8, 3, 4, 7, 6), written.format("0.90", "0.80", "0.30", "0.40", "0.70", "0.60")
+    shown = shown.replace("\n\n\n", "\n\n").replace(">She", "> She").replace(" \nAnd", "\nAnd")
+    server.faults = {"Ada": [f"says {answer}"] * 2}  # without a tag at its end it is asked for once more
+    ask = ("--ask", "Who was Ada?")
+    assert run(*ask)[:2] == (0, f"{shown}\n")
+    assert run(*ask, "--out", "a.txt", yes=False)[0] == 0 and Path("a.txt").read_text() == f"{shown}\n"
+    sure = re.sub(r"\n  - It ran.*?- 4[^\n]*", "", shown, flags=re.DOTALL).removesuffix("\nAnd")
+    assert run(*ask, "--min_confidence", "0.5", yes=False)[:2] == (0, f"{sure}\n")
+    server.faults = {"Ada": [f"says {answer}"] * 2, "Bob": [f"says Bob ran. {tagged.format(5)}"]}
+    _, out, _ = run("--ask", "Who was Bob?", *ask)
+    assert out == f"==> Who was Bob? <==\nBob ran. {tagged.format('0.50')}\n\n==> Who was Ada? <==\n{shown}\n"
+
+
 @pytest.mark.parametrize(("top", "silent"), [(5, False), (0, False), (20, True)])
 def test_without_log_probabilities_the_stated_score_counts_with_one_warning(
     run: Any, server: ChatServer, caplog: pytest.LogCaptureFixture, top: int, silent: bool

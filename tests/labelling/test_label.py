@@ -21,7 +21,7 @@ import pytest
 from faultserver import FaultServer, completion
 from forks import in_child, kill_at_call
 from jsonhandler import JsonHandler
-from tinyrun import sft_adapter, tiny
+from tinyrun import records, sft_adapter, tiny
 
 from lovec.cli import main
 from lovec.datasets.jsonl import read_records, write_records
@@ -412,6 +412,31 @@ def test_questions_become_pairs_and_each_stage_runs_alone(here, capsys):
     for pair in read_records("out/pairs.jsonl"):
         true = [to_rating(s.factuality) for s in pair.sentences]
         assert all(0 < abs(wrong - score) <= 2 for wrong, score in zip(pair.rejected, true, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("words", "out"),
+    [
+        (["--stages", "pairs"], "pairs"),
+        (["--wrong_scores", "near", "--stages", "pairs"], "near"),
+        (["--entity_key", "name", "--device", "cpu", "--dtype", "float32", "--stages", "pairs"], "name"),
+        (["--device", "cpu", "--stages", "pairs"], "cpu"),
+        (["--dtype", "bfloat16", "--stages", "pairs"], "bfloat16"),
+        (["--scoring", "prefix", "--stages", "pairs"], "prefix"),
+        (["--adapter", "world", "--stages", "pairs"], "world"),
+        (["--model", "tiny-llama", "--stages", "pairs"], "tiny-llama"),
+    ],
+)
+def test_a_folder_called_like_a_word_of_the_command_is_gone_on_with(here, words, out):
+    write_records("in.jsonl", records(4))
+    for _ in range(2):
+        assert label("--labelled", "in.jsonl", *words, "--out", out) == 0
+
+
+def test_a_folder_called_like_a_split_is_gone_on_with(here):
+    words = ["--data", "World", "--data.variant", "world-small", "--split", "test", "--shard", "1/60"]
+    words += ["--stages", "answers", "--model", "world-small", "--max_new_tokens", "2", "--out", "test"]
+    assert [label(*words) for _ in range(2)] == [0, 0]
 
 
 def test_every_kind_of_record_is_written_counted_or_named(here, capsys):

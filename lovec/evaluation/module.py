@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from inspect import get_annotations, signature
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple
 
@@ -143,7 +144,7 @@ class EvaluationModule(LightningModule, CheckedSettings):
         baselines: Annotated[list[Baseline] | None, NO_EFFECT] = None,
     ) -> None:
         super().__init__()
-        self.strict_loading = False  # checkpoints hold adapters only; on_load_checkpoint checks their names
+        self.strict_loading = False  # checkpoints leave out the base; on_load_checkpoint checks their names
         self.policy_config = policy
         self.scale = DEFAULT_SCALE if policy.scale is None else Scale(tuple(policy.scale))
         self.evaluation = evaluation
@@ -397,9 +398,25 @@ class EvaluationModule(LightningModule, CheckedSettings):
         }
         return {part: known[part]() for part in parts}
 
+    def own_names(self) -> set[str]:
+        """Return the names of what a subclass has of its own: parameters that require gradients, and buffers.
+
+        They are what it makes itself, as it is or in modules. What lovec's classes declare or are given is not: the
+        policy, an oracle.
+        """
+        named = [name for name, parameter in self.named_parameters() if parameter.requires_grad]
+        named += [name for name, _ in self.named_buffers()]
+        return {name for name in named if "." not in name or name.partition(".")[0] not in self._of_lovec}
+
+    @cached_property
+    def _of_lovec(self) -> set[str]:
+        """The names of the attributes that lovec's classes among the bases declare, and of their arguments."""
+        bases = [base for base in type(self).__mro__ if base.__module__.partition(".")[0] == "lovec"]
+        return {name for base in bases for name in (*get_annotations(base), *signature(base).parameters)}
+
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep the adapters and what a subclass has of its own, the adapters' shapes, and the fingerprint."""
-        keep_trained(checkpoint)
+        keep_trained(checkpoint, self.own_names())
         checkpoint[KEY] = self.policy.shape
         checkpoint[FINGERPRINT] = {"run": self._run, "started": self._started, **self.fingerprint()}
 
@@ -419,7 +436,7 @@ class EvaluationModule(LightningModule, CheckedSettings):
         if shape is not None and shape != self.policy.shape:
             self._load_policy(self._config, checkpoint_shape=shape)
             self._attach_oracle()
-        check_state(checkpoint, self.state_dict(), fitting)
+        check_state(checkpoint, self.state_dict(), self.own_names(), fitting)
         self._held = None if fitting else Weights.of(path)
 
     def _misfit(self, checkpoint: Mapping[str, Any]) -> str | None:

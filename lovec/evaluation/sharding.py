@@ -125,7 +125,7 @@ class ShardedStrategy(ModelParallelStrategy):
         self.sync_forwards()
         return super().all_gather(tensor, group, sync_grads)
 
-    # Checkpoints hold adapters only, which are whole on every process: all as in a run of one process.
+    # Checkpoints leave out the base; the rest is whole on every process: all as in a run of one process.
 
     restore_checkpoint_after_setup = Strategy.restore_checkpoint_after_setup
     lightning_restore_optimizer = Strategy.lightning_restore_optimizer

@@ -42,7 +42,6 @@ from lovec.modules.distributed import even_groups, sum_gradients, without_sync
 from lovec.modules.optimizers import create_optimizer, set_total_steps, step_schedule
 from lovec.modules.sums import BatchSums
 from lovec.policy import TokenSequence
-from lovec.policy.checkpoints import is_own
 from lovec.types import DEFAULT_SCALE, LossOutput, LovecError, Record, Scale
 
 log = logging.getLogger(__name__)
@@ -317,8 +316,8 @@ class PolicyModule(EvaluationModule):
 
     def trained_parameters(self) -> list[torch.nn.Parameter]:
         """Return the weights of the adapter that is trained, and the parameters that a subclass has of its own."""
-        own = [p for name, p in self.named_parameters() if is_own(name) and p.requires_grad]
-        return [*self.policy.trainable(), *own]
+        own = self.own_names()
+        return [*self.policy.trainable(), *(p for name, p in self.named_parameters() if name in own)]
 
     def _total(self, out: LossOutput, counts: Mapping[str, float]) -> Tensor:
         """Return this micro-batch's share of the loss of the batch."""

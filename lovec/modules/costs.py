@@ -22,7 +22,6 @@ from lovec.evaluation.processes import barrier
 from lovec.evaluation.stopping import SignalConnector
 from lovec.modules.batching import Batch
 from lovec.modules.distributed import without_sync
-from lovec.policy.checkpoints import is_own
 from lovec.types import ITERATIVE, Record
 
 _SAMPLED = 256  # records whose lengths stand for those of all
@@ -135,7 +134,8 @@ class RunCosts(Callback):
         """Measure how long one row takes, for what has to be decided before the first step; nothing is learned."""
         module, trainer = self._module, self._module.trainer
         row = sorted(rows, key=length_of)[len(rows) // 2 :][:1]
-        own = {name: value.clone() for name, value in module.named_buffers() if is_own(name)}
+        names = module.own_names()
+        own = {name: value.clone() for name, value in module.named_buffers() if name in names}
         for _ in range(2):  # the first time, memory is taken and kernels are chosen
             begin = time.monotonic()
             with (

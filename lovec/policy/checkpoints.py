@@ -1,9 +1,9 @@
-"""Checkpoints that hold adapters only, are written atomically, and are read without running code."""
+"""Checkpoints without the base model, which are written atomically and read without running code."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -113,22 +113,23 @@ def adapter_shape(checkpoint: dict[str, Any]) -> dict[str, Any]:
     return {**shape, "lora": plain_lora(shape["lora"], "the checkpoint", shapes)}
 
 
-def is_own(name: str) -> bool:
-    """Return whether a parameter or state-dict key is what a module has beside its policy, by its name."""
-    return not name.startswith("policy.")
-
-
-def keep_trained(checkpoint: dict[str, Any]) -> None:
+def keep_trained(checkpoint: dict[str, Any], own: Collection[str]) -> None:
     """Remove all weights from a checkpoint but those of the adapters, the reference included, and a module's own.
 
     What Lightning's ``save_hyperparameters`` has put there goes, too: it may be of any class, and is not read.
+
+    Args:
+        checkpoint: the checkpoint.
+        own: names of what the module has of its own.
     """
-    checkpoint["state_dict"] = {k: v for k, v in checkpoint["state_dict"].items() if is_adapter(k) or is_own(k)}
+    checkpoint["state_dict"] = {k: v for k, v in checkpoint["state_dict"].items() if is_adapter(k) or k in own}
     for name in [name for name in checkpoint if "hyper_parameters" in name or "hparams" in name]:
         del checkpoint[name]
 
 
-def check_state(checkpoint: dict[str, Any], state: Mapping[str, torch.Tensor], fitting: bool) -> None:
+def check_state(
+    checkpoint: dict[str, Any], state: Mapping[str, torch.Tensor], own: Collection[str], fitting: bool
+) -> None:
     """Check that a checkpoint holds exactly the adapter weights that a module has, and what it has of its own.
 
     Lightning loads checkpoints non-strictly here, and would ignore names that are missing or unknown.
@@ -136,19 +137,20 @@ def check_state(checkpoint: dict[str, Any], state: Mapping[str, torch.Tensor], f
     Args:
         checkpoint: the checkpoint.
         state: the module's state dict.
-        fitting: whether a training goes on, which needs what the module has beside its policy.
+        own: names of what the module has of its own.
+        fitting: whether a training goes on, which needs these, too.
 
     Raises:
         LovecError: names are missing or unknown, or a size differs.
     """
     weights = checkpoint["state_dict"]
-    expected = {name: value.shape for name, value in state.items() if is_adapter(name) or is_own(name)}
+    expected = {name: value.shape for name, value in state.items() if is_adapter(name) or name in own}
     missing, extra = (
-        sorted(name for name in names if fitting or not is_own(name))
+        sorted(name for name in names if fitting or is_adapter(name))
         for names in (expected.keys() - weights.keys(), weights.keys() - expected.keys())
     )
     if missing or extra:
-        what = "weights" if any(map(is_own, [*missing, *extra])) else "adapter weights"
+        what = "adapter weights" if all(map(is_adapter, [*missing, *extra])) else "weights"
         raise LovecError(
             f"the checkpoint does not fit this module: {len(missing)} {what} are missing "
             f"({', '.join(missing[:2]) or 'none'}), {len(extra)} are unknown ({', '.join(extra[:2]) or 'none'})"

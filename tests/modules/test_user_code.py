@@ -320,6 +320,29 @@ def test_what_a_subclass_has_of_its_own_is_trained_and_kept(model: str, adapter:
     trainer(tmp_path).validate(module(Margin, model, adapter), Rows(), ckpt_path=path)
 
 
+def test_what_a_module_is_given_is_not_its_own(model: str, adapter: str, tmp_path: Path) -> None:
+    class Judge(torch.nn.Module):
+        """An oracle with weights."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(2, 2)
+
+        def rate(self, records: Sequence[Record]) -> list[list[float | None]]:
+            return [[0.5] * len(record.sentences) for record in records]
+
+    class Both(SFT):
+        def __init__(self, **kwargs: Any) -> None:
+            super().__init__(**kwargs)
+            self.head = torch.nn.Linear(2, 1)
+            self.frozen = torch.nn.Linear(2, 1).requires_grad_(False)
+
+    objective = loaded(tmp_path, module(Both, model, adapter, oracle=Judge()))
+    assert objective.own_names() == {"head.weight", "head.bias"}
+    assert len(objective.trained_parameters()) == len(objective.policy.trainable()) + 2
+    assert loaded(tmp_path, module(DPO, model, adapter, oracle=Judge())).own_names() == set()
+
+
 def test_what_the_measuring_of_a_step_does_to_a_buffer_is_undone(model: str, adapter: str, tmp_path: Path) -> None:
     objective = loaded(tmp_path, module(Margin, model, adapter))
     objective.costs.trial(records(4))

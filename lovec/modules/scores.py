@@ -273,11 +273,10 @@ class ScoreModule(PolicyModule):
         that the number of text tokens depends on what is drawn, and where processes must run their forward passes
         together.
         """
-        if type(self).loss is not ScoreModule.loss:
-            return False
         closed = [count == 0 for count in self.closing_tokens]
         alike = all(closed) or not any(closed)
-        return alike and self.encodes_as(ScoreModule) and not self.uses_dropout and not in_step(self.trainer)
+        plain = self.encodes_as(ScoreModule) and type(self).loss is ScoreModule.loss
+        return alike and plain and not self.uses_dropout and not in_step(self.trainer)
 
     def _to_draw(self, row: Record, scored: Record | None) -> Example:
         """Encode a row with known scores in its context, or with the longest ones in place of those to be drawn."""
